@@ -1,0 +1,65 @@
+# One command each; every target sets up what it needs, once.
+#   make demo    the engine example          make test    every test
+#   make lint    format, layers, types, limits   make wheels  build, install elsewhere, test there
+#   make bench   the figures of the docs     make docs    the site      make soak  long runs
+#
+# PYTHON  the interpreter to build .venv with (3.11 or newer)
+# TORCH   what pip installs for torch; on a machine whose index serves GPU builds, for example
+#         make demo TORCH="torch==2.13.0 --index-url URL-OF-THE-CPU-INDEX"
+# ARGS    extra arguments of test, bench, soak and demo
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+ARGS   ?=
+
+BIN    := .venv/bin
+PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
+DISTS  := core plugins/cpu conformance
+META   := pyproject.toml $(DISTS:%=%/pyproject.toml)
+
+.DELETE_ON_ERROR:
+.PHONY: demo test lint bench docs wheels soak clean
+
+# pip 25.1 is the first that reads dependency groups. torch has a line of its own, so that an index
+# given with it redirects nothing else. --no-deps keeps pip from asking an index for the siblings;
+# `pip check` then proves that the groups in pyproject.toml name everything they need.
+.venv/.ready: $(META)
+	$(PYTHON) -m venv .venv
+	$(PIP) --upgrade "pip>=25.1"
+	$(PIP) $(TORCH)
+	$(PIP) --group dev
+	$(PIP) --no-build-isolation --no-deps $(DISTS:%=-e %)
+	$(BIN)/python -m pip check
+	touch $@
+
+.venv/.docs: .venv/.ready
+	$(PIP) --group docs
+	touch $@
+
+demo: .venv/.ready
+	$(BIN)/python examples/llm $(ARGS)
+
+test: .venv/.ready
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python .ci/limits.py
+	$(BIN)/mypy
+
+bench: .venv/.ready
+	$(BIN)/python benchmarks $(ARGS)
+
+soak: .venv/.ready
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheels: .venv/.ready
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" DISTS="$(DISTS)" .ci/wheels
+
+clean:
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find core plugins conformance examples benchmarks .ci -name __pycache__ -prune -exec rm -rf {} +

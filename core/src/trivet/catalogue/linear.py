@@ -1,0 +1,82 @@
+"""Affine maps, from a plain weight and from a prepared one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trivet.catalogue._numerics import linear_map
+from trivet.contracts import Cases, operator
+
+_SIZES = (
+    {"tokens": 1, "in_features": 64, "out_features": 96},
+    {"tokens": 7, "in_features": 576, "out_features": 33},
+    {"tokens": 65, "in_features": 127, "out_features": 64},
+    {"tokens": 0, "in_features": 8, "out_features": 4},
+)
+
+
+def _linear_oracle(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One sum of products for each row of the weight."""
+    columns = [(x * row).sum(-1) for row in weight]
+    result = torch.stack(columns, -1)
+    return result if bias is None else result + bias
+
+
+def _packed_oracle(
+    x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
+) -> Tensor:
+    return _linear_oracle(x, packed[0][:out_features], bias)
+
+
+def _packed_inputs(
+    dims: Mapping[str, int], dtype: torch.dtype, rng: torch.Generator
+) -> dict[str, Any]:
+    weight = torch.randn(dims["out_features"], dims["in_features"], generator=rng).to(dtype)
+    return {"packed": [weight]}
+
+
+def _keep(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> list[Tensor]:
+    del facts, bias
+    return [weight]
+
+
+@operator(
+    shapes={
+        "x": "*tokens in_features",
+        "weight": "out_features in_features",
+        "bias": "out_features",
+    },
+    returns=[("*tokens out_features", "x")],
+    cases=Cases(sizes=_SIZES),
+    oracle=_linear_oracle,
+)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes ``x @ weight.T + bias``; ``weight`` is ``[out_features, in_features]``."""
+    return linear_map(x, weight, bias)
+
+
+@operator(
+    shapes={"x": "*tokens in_features", "bias": "out_features"},
+    returns=[("*tokens out_features", "x")],
+    cases=Cases(sizes=_SIZES, inputs=_packed_inputs),
+    moved=[
+        ("*tokens in_features", "x"),
+        ("out_features in_features", "x"),
+        ("*tokens out_features", "x"),
+    ],
+    oracle=_packed_oracle,
+    prepare=_keep,
+)
+def linear_packed(
+    x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
+) -> Tensor:
+    """Computes ``x @ weight.T + bias`` from a weight that a provider prepared.
+
+    ``packed`` is what ``plan.prepare(site, weight, bias)`` made for the chosen provider; the
+    reference's is ``[weight]``. The width is an argument because no tensor says it.
+    """
+    return linear_map(x, packed[0][:out_features], bias)

@@ -1,0 +1,148 @@
+"""Named dims: the small grammar in which an operator states the shapes of its tensors.
+
+A shape is text such as ``"*tokens heads head_dim"``. A dim is ``name``, ``n*name``, ``name+n``,
+``name/n`` or ``ceil(name/n)`` with ``n`` an integer literal or an integer argument. One leading
+``*name`` stands for any number of dims; its value is their product, 1 for none.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trivet.errors import DeclarationError
+
+_FORMS = (
+    (re.compile(r"\*(?P<name>[a-z_]\w*)"), "star"),
+    (re.compile(r"(?P<name>[a-z_]\w*)"), "plain"),
+    (re.compile(r"(?P<n>\d+|[a-z_]\w*)\*(?P<name>[a-z_]\w*)"), "times"),
+    (re.compile(r"(?P<name>[a-z_]\w*)\+(?P<n>\d+|[a-z_]\w*)"), "plus"),
+    (re.compile(r"(?P<name>[a-z_]\w*)/(?P<n>\d+|[a-z_]\w*)"), "over"),
+    (re.compile(r"ceil\((?P<name>[a-z_]\w*)/(?P<n>\d+|[a-z_]\w*)\)"), "ceil"),
+)
+_FORWARD = {"plain": "{v}", "times": "{v} * {n}", "plus": "{v} + {n}", "over": "{v} // {n}"}
+_FORWARD["ceil"] = "-(-{v} // {n})"
+_BACKWARD = {"plain": "{s}", "times": "{s} // {n}", "plus": "{s} - {n}", "over": "{s} * {n}"}
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One entry of a shape: a named size and what is done to it."""
+
+    text: str
+    name: str
+    form: str
+    n: int | str = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Dim:
+        """Reads one entry.
+
+        Raises:
+            DeclarationError: the text is not in the grammar, or names a Python keyword.
+        """
+        for pattern, form in _FORMS:
+            if match := pattern.fullmatch(text):
+                name = match["name"]
+                if keyword.iskeyword(name):
+                    msg = f"dim {text!r}: {name!r} is a Python keyword"
+                    raise DeclarationError(msg)
+                n = match.groupdict().get("n", "0")
+                return cls(text, name, form, int(n) if n.isdigit() else n)
+        msg = f"{text!r} is not a dim (name, *name, n*name, name+n, name/n, ceil(name/n))"
+        raise DeclarationError(msg)
+
+    @property
+    def star(self) -> bool:
+        """Whether this entry stands for any number of leading dims."""
+        return self.form == "star"
+
+    @property
+    def solvable(self) -> bool:
+        """Whether the name follows from the size (``ceil`` loses the remainder)."""
+        return self.form in _BACKWARD
+
+    def size_text(self, value: str) -> str:
+        """Python text of the size, from text of the name's value."""
+        return _FORWARD[self.form].format(v=value, n=self.n)
+
+    def value_text(self, size: str) -> str:
+        """Python text of the name's value, from text of the size."""
+        return _BACKWARD[self.form].format(s=size, n=self.n)
+
+    def _n(self, values: Mapping[str, int]) -> int:
+        return self.n if isinstance(self.n, int) else values[self.n]
+
+    def size(self, values: Mapping[str, int]) -> int:
+        """The size, from the values of names and integer arguments."""
+        v, n = values[self.name], self._n(values)
+        match self.form:
+            case "times":
+                return v * n
+            case "plus":
+                return v + n
+            case "over":
+                return v // n
+            case "ceil":
+                return -(-v // n)
+            case _:
+                return v
+
+    def solve(self, size: int, values: Mapping[str, int]) -> int:
+        """The name's value, from a size seen at run time."""
+        n = self._n(values)
+        match self.form:
+            case "times":
+                return size // n
+            case "plus":
+                return size - n
+            case "over":
+                return size * n
+            case _:
+                return size
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of one tensor: entries, of which only the first may be a star."""
+
+    text: str
+    dims: tuple[Dim, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """Reads a shape.
+
+        Raises:
+            DeclarationError: an entry is not in the grammar, or a star is not first.
+        """
+        dims = tuple(Dim.parse(t) for t in text.split())
+        if any(d.star for d in dims[1:]):
+            msg = f"shape {text!r}: only the first dim may be a star"
+            raise DeclarationError(msg)
+        return cls(text, dims)
+
+    @property
+    def star(self) -> bool:
+        """Whether any number of leading dims is allowed."""
+        return bool(self.dims) and self.dims[0].star
+
+    @property
+    def inner(self) -> tuple[Dim, ...]:
+        """The entries after the star (all of them without one)."""
+        return self.dims[1:] if self.star else self.dims
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dims, or None when a star leaves it open."""
+        return None if self.star else len(self.dims)
+
+    def index(self, position: int) -> int:
+        """The index of entry ``position`` in a real shape (negative where a star leads)."""
+        return position - len(self.dims) if self.star else position
+
+    def leading(self, shape: Sequence[int]) -> Sequence[int]:
+        """The dims of a real shape that the star stands for."""
+        return shape[: len(shape) - len(self.inner)]

@@ -1,0 +1,138 @@
+"""The signature of an operator as data: parameters, their kinds and defaults."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from trivet.errors import DeclarationError
+
+_KINDS: Final = {Tensor: "Tensor", int: "int", float: "float", bool: "bool", str: "str"}
+REQUIRED: Final = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter: its name, kind (``"Tensor?"``, ``"int"``, …) and default."""
+
+    name: str
+    kind: str
+    default: Any = REQUIRED
+
+    @property
+    def optional(self) -> bool:
+        """Whether it is a tensor that may be absent."""
+        return self.kind == "Tensor?"
+
+    @property
+    def tensor(self) -> bool:
+        """Whether it is one tensor, present or not."""
+        return self.kind in ("Tensor", "Tensor?")
+
+    @property
+    def scalar(self) -> bool:
+        """Whether it is neither a tensor nor a list of them."""
+        return not self.kind.startswith("Tensor")
+
+    def text(self) -> str:
+        """The parameter as source text, without annotation."""
+        return self.name if self.default is REQUIRED else f"{self.name}={self.default!r}"
+
+
+def _kind(annotation: object) -> str:
+    if annotation is torch.dtype:
+        return "dtype"
+    if isinstance(annotation, type) and annotation in _KINDS:
+        return _KINDS[annotation]
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is list and args == (Tensor,):
+        return "Tensor[]"
+    if origin in (types.UnionType, typing.Union) and set(args) == {Tensor, type(None)}:
+        return "Tensor?"
+    msg = (
+        f"{annotation!r} is not a type of an operator signature; allowed: Tensor, Tensor | None, "
+        "list[Tensor], int, float, bool, str, torch.dtype"
+    )
+    raise DeclarationError(msg)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Parameters in order, and how results are packed: ``none``, ``one``, ``tuple`` or ``list``."""
+
+    parameters: tuple[Parameter, ...]
+    packing: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Signature:
+        """Reads a typed function.
+
+        Raises:
+            DeclarationError: a type is not allowed, or a parameter is keyword-only or variadic.
+        """
+        read = inspect.signature(function, eval_str=True)
+        parameters = []
+        for p in read.parameters.values():
+            if p.kind is not p.POSITIONAL_OR_KEYWORD:
+                msg = f"{function.__name__}: parameter {p.name!r} must be an ordinary one"
+                raise DeclarationError(msg)
+            parameters.append(Parameter(p.name, _kind(p.annotation), p.default))
+        result = read.return_annotation
+        if result is None:
+            packing = "none"
+        elif result is Tensor:
+            packing = "one"
+        elif typing.get_origin(result) is tuple:
+            packing = "tuple"
+        elif typing.get_origin(result) is list:
+            packing = "list"
+        else:
+            msg = f"{function.__name__}: returns {result!r}, not Tensor, a tuple or a list of them"
+            raise DeclarationError(msg)
+        return cls(tuple(parameters), packing)
+
+    def text(self, *, out: bool = False) -> str:
+        """Parameters as source text; with ``out``, the keyword-only one of the out form."""
+        parts = [p.text() for p in self.parameters]
+        return ", ".join([*parts, "*", "out"] if out else parts)
+
+    def names(self) -> tuple[str, ...]:
+        """Parameter names in order."""
+        return tuple(p.name for p in self.parameters)
+
+
+def drift(function: Callable[..., Any], signature: Signature, *, out: bool) -> str:
+    """How a function's parameters differ from the operator's; empty when they do not.
+
+    Names, order and defaults must be equal; annotations are the vendor's own business.
+    """
+    want = [(p.name, p.default, False) for p in signature.parameters]
+    if out:
+        want.append(("out", REQUIRED, True))
+    have = [
+        (p.name, p.default, p.kind is p.KEYWORD_ONLY)
+        for p in inspect.signature(function).parameters.values()
+    ]
+    for position, (w, h) in enumerate(zip(want, have, strict=False)):
+        if w[0] != h[0]:
+            return f"parameter {position + 1} is {h[0]!r}, the operator has {w[0]!r}"
+        if w[1] != h[1] or type(w[1]) is not type(h[1]):
+            return f"default of {w[0]!r} is {_shown(h[1])}, the operator has {_shown(w[1])}"
+        if w[2] != h[2]:
+            return f"parameter {w[0]!r} must {'' if w[2] else 'not '}be keyword-only"
+    if missing := want[len(have) :]:
+        return f"parameter {missing[0][0]!r} is missing"
+    if extra := have[len(want) :]:
+        return f"parameter {extra[0][0]!r} is not in the operator"
+    return ""
+
+
+def _shown(default: object) -> str:
+    return "none" if default is REQUIRED else repr(default)

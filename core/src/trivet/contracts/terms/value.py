@@ -1,0 +1,226 @@
+"""Terms on values: dtypes, ranks, sizes, scalars, presence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trivet.contracts.terms.base import (
+    UNKNOWN,
+    Decision,
+    Interval,
+    Reader,
+    Term,
+    View,
+    alternatives,
+    inside,
+    is_open,
+    shown,
+)
+from trivet.errors import DeclarationError
+
+
+@dataclass(frozen=True)
+class Dtype(Term):
+    names: tuple[str, ...]
+    kind = "dtype"
+    price = 0
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not isinstance(getattr(torch, name, None), torch.dtype):
+                msg = f"dtype term on {self.path!r}: torch has no dtype {name!r}"
+                raise DeclarationError(msg)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (f"{self.path}.dtype",)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.names
+
+    def decide(self, view: View) -> Decision:
+        have = view.value(f"{self.path}.dtype")
+        if have is UNKNOWN:
+            return None
+        ok = have in [getattr(torch, n) for n in self.names]
+        return ok or f"{self.path} is {shown(have)}, not {' or '.join(self.names)}"
+
+    def source(self, reader: Reader) -> str:
+        tests = []
+        for name in self.names:
+            text = reader.tensor(self.path, "dtype")
+            tests.append(f"{text} is {reader.literal(getattr(torch, name))}")
+        return tests[0] if len(tests) == 1 else f"({' or '.join(tests)})"
+
+
+@dataclass(frozen=True)
+class Rank(Term):
+    ranks: tuple[int, ...]
+    kind = "rank"
+    price = 2
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (f"{self.path}.rank",)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.ranks
+
+    def decide(self, view: View) -> Decision:
+        have = view.value(f"{self.path}.rank")
+        if have is UNKNOWN:
+            return None
+        return have in self.ranks or f"{self.path} has rank {have}, not {alternatives(self.ranks)}"
+
+    def source(self, reader: Reader) -> str:
+        text = reader.tensor(self.path, "rank")
+        if len(self.ranks) == 1:
+            return f"{text} == {self.ranks[0]}"
+        return f"{text} in {self.ranks!r}"
+
+
+@dataclass(frozen=True)
+class Equal(Term):
+    other: Any
+    kind = "equal"
+    price = 4
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, self.other) if isinstance(self.other, str) else (self.path,)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return (self.other,)
+
+    def decide(self, view: View) -> Decision:
+        a = view.value(self.path)
+        b = view.value(self.other) if isinstance(self.other, str) else self.other
+        if is_open(a) or is_open(b):
+            return None
+        return bool(a == b) or f"{self.path} is {shown(a)}, {self.other} is {shown(b)}"
+
+    def source(self, reader: Reader) -> str:
+        left = reader.path(self.path)
+        other = self.other
+        right = reader.path(other) if isinstance(other, str) else reader.literal(other)
+        return f"{left} {'is' if self.path.endswith('.dtype') else '=='} {right}"
+
+
+@dataclass(frozen=True)
+class OneOf(Term):
+    values: tuple[Any, ...]
+    kind = "one_of"
+    price = 3
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.values
+
+    def decide(self, view: View) -> Decision:
+        have = view.value(self.path)
+        if isinstance(have, Interval):
+            inside = [v for v in self.values if inside(v, have)]
+            return None if inside else f"{self.path} in {have} is never {alternatives(self.values)}"
+        if have is UNKNOWN:
+            return None
+        return (
+            have in self.values or f"{self.path} is {shown(have)}, not {alternatives(self.values)}"
+        )
+
+    def source(self, reader: Reader) -> str:
+        if len(self.values) == 1:
+            return f"{reader.path(self.path)} == {reader.literal(self.values[0])}"
+        return f"{reader.path(self.path)} in ({', '.join(map(reader.literal, self.values))})"
+
+
+@dataclass(frozen=True)
+class Between(Term):
+    low: int | None
+    high: int | None
+    kind = "between"
+    price = 8
+
+    def __post_init__(self) -> None:
+        if self.low is None and self.high is None:
+            msg = f"between({self.path!r}) has no bound"
+            raise DeclarationError(msg)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return (self.low, self.high)
+
+    def decide(self, view: View) -> Decision:
+        have = view.value(self.path)
+        if have is UNKNOWN:
+            return None
+        low, high = (have.low, have.high) if isinstance(have, Interval) else (have, have)
+        above = self.low is None or (low is not None and low >= self.low)
+        below = self.high is None or (high is not None and high <= self.high)
+        if above and below:
+            return True
+        out_low = self.low is not None and high is not None and high < self.low
+        out_high = self.high is not None and low is not None and low > self.high
+        if out_low or out_high or not isinstance(have, Interval):
+            return f"{self.path} is {have}, outside {Interval(self.low, self.high)}"
+        return None
+
+    def source(self, reader: Reader) -> str:
+        text = reader.path(self.path)
+        if self.low is None:
+            return f"{text} <= {self.high}"
+        return f"{self.low} <= {text}" + ("" if self.high is None else f" <= {self.high}")
+
+
+@dataclass(frozen=True)
+class Divisible(Term):
+    by: int
+    kind = "divisible"
+    price = 7
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return (self.by,)
+
+    def decide(self, view: View) -> Decision:
+        have = view.value(self.path)
+        if is_open(have):
+            return None
+        return have % self.by == 0 or f"{self.path} = {have} is not a multiple of {self.by}"
+
+    def source(self, reader: Reader) -> str:
+        return f"not {reader.path(self.path)} % {self.by}"
+
+
+@dataclass(frozen=True)
+class Presence(Term):
+    wanted: bool
+    price = 1
+
+    def decide(self, view: View) -> Decision:
+        have = view.value(self.path)
+        if have is UNKNOWN:
+            return None
+        here = have is not None and have != []
+        return here == self.wanted or f"{self.path} is {'given' if here else 'absent'}"
+
+
+@dataclass(frozen=True)
+class Absent(Presence):
+    kind = "absent"
+
+    def source(self, reader: Reader) -> str:
+        return f"{reader.path(self.path)} is None"
+
+
+@dataclass(frozen=True)
+class Present(Presence):
+    kind = "present"
+
+    def source(self, reader: Reader) -> str:
+        return f"{reader.path(self.path)}"

@@ -1,0 +1,247 @@
+"""Every error that trivet raises, as one tree.
+
+One class is one situation. Each carries a stable ``code``, the usual ``cause`` and the
+``command`` that shows more; the error pages of the documentation are generated from these
+attributes, so a new class brings its own page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+import torch
+
+
+class TrivetError(Exception):
+    """Root of the tree: catch it to catch everything that trivet raises on purpose."""
+
+    code: ClassVar[str] = "trivet"
+    cause: ClassVar[str] = "See the subclass."
+    command: ClassVar[str] = "trivet doctor"
+
+    def __init__(self, what: str, *, fix: str = "") -> None:
+        self.what = what
+        self.fix = fix
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        fix = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"{self.what}{fix}\n  [{self.code}; more: {self.command}]"
+
+
+# --- plugins ---------------------------------------------------------------------------------
+
+
+class PluginError(TrivetError):
+    """A plugin could not be used."""
+
+    code = "plugin"
+    cause = "A vendor package is missing, does not fit this core, or fails while it loads."
+
+
+class PluginNotFound(PluginError):
+    """A device or plugin was asked for by a name that no installed distribution offers."""
+
+    code = "plugin-not-found"
+    cause = "The vendor package is not installed here, or the name is misspelt."
+
+
+class AmbiguousDevice(PluginError):
+    """``auto`` found two devices that are equally entitled."""
+
+    code = "ambiguous-device"
+    cause = "Two vendor packages both say that their hardware is present."
+
+
+class PluginIncompatible(PluginError):
+    """A plugin was built for another range of contract versions; its code was not imported."""
+
+    code = "plugin-incompatible"
+    cause = "Core and vendor package are of different generations."
+
+
+class PluginBroken(PluginError):
+    """A plugin is installed but cannot do what it says (import, hook, missing hardware)."""
+
+    code = "plugin-broken"
+    cause = "The vendor package raises while it is imported, probed or started."
+
+
+# --- operators -------------------------------------------------------------------------------
+
+
+class OperatorError(TrivetError):
+    """Something about an operator, its implementations or its arguments is wrong."""
+
+    code = "operator"
+    cause = "A declaration, an implementation or a call does not fit."
+    command = "trivet ops"
+
+
+class UnknownName(OperatorError):
+    """An operator, provider, dim, argument or site of that name does not exist."""
+
+    code = "unknown-name"
+    cause = "A misspelt name; the near misses are listed."
+
+
+class DeclarationError(OperatorError):
+    """An operator, an implementation or a domain is declared in a way that cannot be right."""
+
+    code = "declaration"
+    cause = "A dim, dtype or effect in the declaration contradicts the signature."
+
+
+class SignatureDrift(OperatorError):
+    """An implementation's names, order, defaults or version differ from the operator's."""
+
+    code = "signature-drift"
+    cause = "The vendor package was written for another version of the operator."
+
+
+class DomainError(OperatorError, ValueError):
+    """An implementation was called with arguments outside its declared domain."""
+
+    code = "domain"
+    cause = "A kernel was called directly, or a promised fact was not true."
+    command = "trivet explain OPERATOR"
+
+
+class NoImplementation(OperatorError):
+    """No implementation may run this operator here; the trace says why for each."""
+
+    code = "no-implementation"
+    cause = "Strict mode refuses the reference, or an order list forbids what would fit."
+    command = "trivet explain OPERATOR"
+
+    def __init__(self, what: str, *, trace: Iterable[object] = (), fix: str = "") -> None:
+        self.trace = tuple(trace)
+        lines = "".join(f"\n    {row}" for row in self.trace)
+        super().__init__(what + lines, fix=fix)
+
+
+class ContractBroken(OperatorError):
+    """An implementation did something that its operator's declaration excludes."""
+
+    code = "contract-broken"
+    cause = "A kernel writes an input, aliases an output, or returns another shape or dtype."
+    command = "trivet-conformance run --plugin NAME"
+
+    def __init__(self, what: str, *, kind: str, fix: str = "") -> None:
+        self.kind = kind
+        super().__init__(what, fix=fix)
+
+
+class PromiseBroken(OperatorError):
+    """A fact promised to ``bind`` or ``plan`` was not true of a call (``TRIVET_CHECK=1``)."""
+
+    code = "promise-broken"
+    cause = "The engine binds with facts that do not hold for every call of that site."
+
+
+class GradUnsupported(OperatorError):
+    """A forward-only implementation was given an input that requires grad."""
+
+    code = "grad-unsupported"
+    cause = "Inference kernels run outside torch.no_grad() or torch.inference_mode()."
+
+
+# --- configuration, locks, order -------------------------------------------------------------
+
+
+class ConfigError(TrivetError):
+    """A configuration file or environment variable is not understood."""
+
+    code = "config"
+    cause = "An unknown key or variable, or a value that cannot be parsed."
+
+
+class LockMismatch(TrivetError):
+    """What would be chosen now differs from what the lock file recorded."""
+
+    code = "lock-mismatch"
+    cause = "A package, setting or machine changed since the lock was written."
+    command = "trivet plan --lock FILE"
+
+    def __init__(self, what: str, *, fields: Iterable[str] = (), fix: str = "") -> None:
+        self.fields = tuple(fields)
+        super().__init__(what + "".join(f"\n    {f}" for f in self.fields), fix=fix)
+
+
+class OrderError(TrivetError):
+    """A step was taken before the one that it needs: discover, plan, build, load, prepare, capture."""
+
+    code = "order"
+    cause = "The message names the missing step."
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+class MemoryFault(TrivetError):
+    """Something about an allocation is wrong."""
+
+    code = "memory"
+    cause = "See the subclass."
+
+
+class OutOfMemory(MemoryFault, torch.OutOfMemoryError):
+    """An allocation does not fit; also a ``torch.OutOfMemoryError``.
+
+    All byte counts are plain integers; ``free_bytes`` and ``limit_bytes`` are None when unknown.
+    """
+
+    code = "out-of-memory"
+    cause = "The pool, the limit or the device is full."
+
+    def __init__(  # one keyword a fact
+        self,
+        what: str,
+        *,
+        requested_bytes: int,
+        free_bytes: int | None = None,
+        limit_bytes: int | None = None,
+        tag: str = "",
+        retryable: bool = False,
+        fix: str = "",
+    ) -> None:
+        self.requested_bytes = requested_bytes
+        self.free_bytes = free_bytes
+        self.limit_bytes = limit_bytes
+        self.tag = tag
+        self.retryable = retryable
+        super().__init__(what, fix=fix)
+
+
+class InvalidBuffer(MemoryFault):
+    """A block or buffer is not owned by this pool, or was freed before."""
+
+    code = "invalid-buffer"
+    cause = "A double free, or a block of another pool."
+
+
+# --- communication ---------------------------------------------------------------------------
+
+
+class CommError(TrivetError):
+    """A collective operation or its group failed."""
+
+    code = "comm"
+    cause = "A rank failed, timed out, or passed arguments that do not match."
+
+
+class CommUnavailable(CommError):
+    """No process group backend can serve this device."""
+
+    code = "comm-unavailable"
+    cause = "torch was built without torch.distributed, or no backend fits the device."
+
+
+def all_errors() -> Iterator[type[TrivetError]]:
+    """Every class of the tree, root first, parents before children, in order of definition."""
+    queue: list[type[TrivetError]] = [TrivetError]
+    while queue:
+        cls = queue.pop(0)
+        yield cls
+        queue.extend(c for c in cls.__subclasses__() if c.__module__ == __name__)

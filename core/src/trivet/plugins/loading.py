@@ -1,0 +1,183 @@
+"""Collects what the plugins of a device offer for it; each refusal costs only what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from trivet.contracts.device import DeviceInfo
+from trivet.contracts.implementation import Implementation, claims_of, verify
+from trivet.contracts.operator import Operator
+from trivet.errors import DeclarationError, TrivetError
+from trivet.plugins.answers import defaults_problem, implementations_problem, operators_problem
+from trivet.plugins.discovery import Discovery
+from trivet.plugins.report import Status
+from trivet.plugins.resolve import Resolved
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One claim that was refused: whose it is, what it claims, and why not."""
+
+    plugin: str
+    dist: str
+    target: str
+    error: TrivetError
+
+    def __str__(self) -> str:
+        return f"refused {self.target}: {self.error.what}"
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A verified implementation that this device cannot run, and why."""
+
+    implementation: Implementation
+    reason: str
+
+    def __str__(self) -> str:
+        return f"not for this device: {self.implementation!r}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Everything that plugins bring for one device.
+
+    Args:
+        operators: core's operators and those of the plugins, by name.
+        implementations: in default order: the device's own plugin, then those that add to it.
+        unmet: implementations whose requirements this device does not meet.
+        refusals: claims that are wrong.
+        defaults: engine defaults -> (value, reason, plugin); the device's own plugin wins.
+        memory: what each plugin returned from ``trivet_memory``, by plugin.
+        collectives: what each plugin returned from ``trivet_collectives``, by plugin.
+    """
+
+    operators: Mapping[str, Operator]
+    implementations: tuple[Implementation, ...]
+    unmet: tuple[Unmet, ...]
+    refusals: tuple[Refusal, ...]
+    defaults: Mapping[str, tuple[object, str, str]]
+    memory: Mapping[str, object]
+    collectives: Mapping[str, object]
+
+
+def collect(discovery: Discovery, resolved: Resolved, known: Mapping[str, Operator]) -> Offer:
+    """Asks the plugins of a device for everything they bring for it.
+
+    Args:
+        discovery: of this process.
+        resolved: the device.
+        known: core's operators by name.
+
+    Raises:
+        PluginError: the device's own plugin fails while it is asked; one that only adds to the
+            device is left out instead, and its line in the report says why.
+    """
+    info = resolved.info
+    operators = dict(known)
+    found: list[Implementation] = []
+    unmet: list[Unmet] = []
+    refusals: list[Refusal] = []
+    defaults: dict[str, tuple[object, str, str]] = {}
+    others: dict[str, dict[str, object]] = {"trivet_memory": {}, "trivet_collectives": {}}
+    for plugin in resolved.providers:
+        brought = _Brought(plugin, discovery.line(plugin).dist)
+        own = discovery.ask(plugin, "trivet_operators", check=partial(operators_problem, plugin))
+        operators |= {op.name: op for op in own or ()}
+        functions = discovery.ask(
+            plugin, "trivet_implementations", check=implementations_problem, device=info
+        )
+        for function in functions or ():
+            brought.judge(function, operators, info)
+        rows = discovery.ask(plugin, "trivet_defaults", check=defaults_problem, device=info)
+        for name, (value, reason) in (rows or {}).items():
+            defaults.setdefault(name, (value, reason, plugin))
+        for hook, answers in others.items():
+            if (answer := discovery.ask(plugin, hook, device=info)) is not None:
+                answers[plugin] = answer
+        if not discovery.line(plugin).usable:
+            if plugin == resolved.plugin:
+                raise discovery.failure(plugin)
+            continue
+        found += brought.implementations
+        unmet += brought.unmet
+        refusals += brought.refusals
+        anything = bool(own or rows or any(plugin in answers for answers in others.values()))
+        _remark(discovery, resolved, brought, anything=anything)
+    return Offer(
+        operators=MappingProxyType(operators),
+        implementations=tuple(found),
+        unmet=tuple(unmet),
+        refusals=tuple(refusals),
+        defaults=MappingProxyType(defaults),
+        memory=MappingProxyType(others["trivet_memory"]),
+        collectives=MappingProxyType(others["trivet_collectives"]),
+    )
+
+
+class _Brought:
+    """The claims of one plugin, judged one by one."""
+
+    def __init__(self, plugin: str, dist: str) -> None:
+        self.plugin = plugin
+        self.dist = dist
+        self.implementations: list[Implementation] = []
+        self.unmet: list[Unmet] = []
+        self.refusals: list[Refusal] = []
+        self._seen: set[tuple[str, str, str]] = set()
+
+    def judge(self, function: object, known: Mapping[str, Operator], info: DeviceInfo) -> None:
+        """Verifies every claim on one member of what ``trivet_implementations`` returned."""
+        claims = claims_of(function)
+        if not claims:
+            self._refuse(repr(function), DeclarationError(
+                f"{self.plugin}: {function!r} is not marked", fix="decorate it with @implements"
+            ))  # fmt: skip
+        for claim in claims:
+            try:
+                implementation = verify(claim, self.plugin, known)
+                self._admit(implementation, info)
+            except TrivetError as error:
+                self._refuse(str(claim.target), error)
+            except Exception as error:  # noqa: BLE001 - a claim holds whatever its author wrote
+                self._refuse(str(claim.target), DeclarationError(
+                    f"{self.plugin}/{claim.name} for {claim.target!r} cannot be read: "
+                    f"{type(error).__name__}: {error}", fix="see what implements() takes"
+                ))  # fmt: skip
+
+    def _admit(self, implementation: Implementation, info: DeviceInfo) -> None:
+        key = implementation.provider, implementation.operator.name, implementation.form
+        if key in self._seen:
+            raise DeclarationError(
+                f"{key[0]} for {implementation.claim.target!r} is claimed twice",
+                fix="give one of them another name",
+            )
+        self._seen.add(key)
+        reasons = [why for need in implementation.claim.requires if (why := need.unmet(info))]
+        if reasons:
+            self.unmet.append(Unmet(implementation, "; ".join(reasons)))
+        else:
+            self.implementations.append(implementation)
+
+    def _refuse(self, target: str, error: TrivetError) -> None:
+        self.refusals.append(Refusal(self.plugin, self.dist, target, error))
+
+
+def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anything: bool) -> None:
+    """Writes what a plugin brought into its line of the report."""
+    counts = {
+        "implementations": len(brought.implementations),
+        "not for this device": len(brought.unmet),
+        "refused": len(brought.refusals),
+    }
+    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    details = tuple(str(row) for row in (*brought.refusals, *brought.unmet))
+    discovery.remark(brought.plugin, said or "no implementations", details)
+    owner = brought.plugin == resolved.plugin
+    if not (owner or anything or brought.implementations or brought.unmet):
+        why = "all that it claims was refused" if brought.refusals else "it brings nothing"
+        fix = f"tell who makes {brought.dist}"
+        discovery.refuse(brought.plugin, Status.REGISTERED_NOTHING, why, fix)

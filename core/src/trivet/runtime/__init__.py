@@ -1,0 +1,1 @@
+"""Runtime: binds, plans, checks and observation."""

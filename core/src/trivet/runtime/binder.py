@@ -1,0 +1,179 @@
+"""Binding: from an operator and facts to a callable, under the selection of this moment."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from trivet.contracts.device import DeviceInfo
+from trivet.contracts.implementation import Implementation, split_target
+from trivet.contracts.operator import Operator
+from trivet.contracts.terms import Term
+from trivet.errors import NoImplementation, UnknownName
+from trivet.runtime.checks import checked
+from trivet.runtime.observe import Counts
+from trivet.selection.authority import Policy, current_context, orders
+from trivet.selection.bindings import build
+from trivet.selection.choose import Arm, Choice, choose
+from trivet.selection.facts import normalise
+from trivet.settings import Settings, read
+
+LOG = logging.getLogger("trivet.bind")
+
+Prefer = Mapping[str, str | Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Binder:
+    """What may run on one device, and the caller's standing wishes.
+
+    Args:
+        info: the device.
+        operators: every known operator by name, core's and the plugins'.
+        implementations: verified implementations in default order.
+        unmet: ``(provider, operator, reason)`` of implementations this device cannot run.
+        plugins: installed plugins -> distribution and version, as discovery saw them.
+        strict: refuse the reference where a provider exists, whatever the settings say.
+        required: properties that every implementation must declare.
+    """
+
+    info: DeviceInfo
+    operators: Mapping[str, Operator]
+    implementations: tuple[Implementation, ...]
+    unmet: tuple[tuple[str, str, str], ...] = ()
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    strict: bool = False
+    required: frozenset[str] = frozenset()
+
+    def policy(
+        self,
+        *,
+        prefer: Prefer = MappingProxyType({}),
+        lock: Prefer = MappingProxyType({}),
+        mode: str = "eager",
+        settings: Settings | None = None,
+    ) -> Policy:
+        """The policy of this moment; reads environment, file and context.
+
+        Raises:
+            ConfigError: settings are not understood.
+            UnknownName: an order list names what does not exist.
+        """
+        settings = settings or read()
+        context, required = current_context()
+        policy = Policy(
+            settings=settings,
+            argument=orders(prefer),
+            context=context,
+            lock=orders(lock),
+            required=self.required | required,
+            strict=self.strict or settings.strict,
+            mode=mode,
+        )
+        policy.check_names(self.providers())
+        return policy
+
+    def providers(self) -> dict[str, list[str]]:
+        """Provider ids of each operator, in default order, unmet ones last."""
+        found: dict[str, list[str]] = {name: [] for name in self.operators}
+        rows = [(i.operator.name, i.provider) for i in self.implementations]
+        for name, provider in rows + [(op, p) for p, op, _ in self.unmet]:
+            if provider not in found[name]:
+                found[name].append(provider)
+        return found
+
+    def target(self, name: str) -> tuple[Operator, str]:
+        """The operator and form that a name means.
+
+        Raises:
+            UnknownName: no such operator or form; near misses are listed.
+        """
+        base, form, version = split_target(name, self.operators)
+        op = self.operators.get(base)
+        if op is None:
+            near = difflib.get_close_matches(base, self.operators, n=3) or list(self.operators)
+            msg = f"no operator {name!r}"
+            raise UnknownName(msg, fix=f"use one of {', '.join(near)}")
+        if version is not None and version != op.version:
+            msg = f"operator {op.name!r} is at version {op.version}, not {version}"
+            raise UnknownName(msg, fix=f"port the call to {op.name}@{op.version}")
+        if form == "inplace" and not op.written("inplace"):
+            msg = f"operator {op.name!r} has no in-place form"
+            raise UnknownName(msg, fix=f"use {op.name!r}")
+        return op, form
+
+    def choose(
+        self, name: str, facts: Mapping[str, Any], policy: Policy, *, site: bool = False
+    ) -> Choice:
+        """The choice for a call site, with its trace.
+
+        Raises:
+            UnknownName: the operator or a fact does not exist.
+            NoImplementation: nothing may run; the trace says why for each.
+        """
+        op, form = self.target(name)
+        own = [i for i in self.implementations if i.operator is op]
+        return choose(op, form, normalise(op, facts, site=site), own, policy)
+
+    def bind(
+        self,
+        name: str,
+        facts: Mapping[str, Any],
+        policy: Policy,
+        *,
+        counts: Counts | None = None,
+    ) -> Callable[..., Any]:
+        """The callable of a call site that promises these facts."""
+        choice = self.choose(name, facts, policy)
+        made = finish(choice, name, policy.settings, counts, grad=not facts)
+        for arm in choice.arms:
+            LOG.info("%s -> %s", name, arm.provider)
+        return made
+
+
+def finish(
+    choice: Choice,
+    site: str,
+    settings: Settings,
+    counts: Counts | None,
+    *,
+    grad: bool = False,
+    decided: Mapping[Term, bool] = MappingProxyType({}),
+) -> Callable[..., Any]:
+    """Builds a choice, with checks and counters around each arm where they are asked for."""
+    if not settings.check and counts is None:
+        return build(choice, grad=grad)
+
+    def wrap(arm: Arm) -> Callable[..., Any]:
+        function = arm.function
+        if settings.check:
+            function = checked(arm, choice.form, choice.facts, decided)
+        return counts.wrap(site, arm, function) if counts is not None else function
+
+    return build(choice, grad=grad, wrap=wrap)
+
+
+def lacking(binder: Binder, sites: Mapping[str, str], policy: Policy) -> None:
+    """Refuses a plan whose required properties some operators cannot offer, naming all of them.
+
+    Raises:
+        NoImplementation: one line an operator.
+    """
+    if not policy.required:
+        return
+    without = []
+    for name in dict.fromkeys(sites.values()):
+        op, _ = binder.target(name)
+        declared = [set(op.properties)] + [
+            set(i.claim.properties) for i in binder.implementations if i.operator is op
+        ]
+        if not any(policy.required <= have for have in declared):
+            without.append(op.name)
+    if without:
+        wanted = ", ".join(sorted(policy.required))
+        msg = f"no implementation declares {wanted} for: {', '.join(without)}"
+        raise NoImplementation(msg, fix="require less, or install a package that declares it")

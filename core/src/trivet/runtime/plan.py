@@ -1,0 +1,307 @@
+"""Plans: every call site of an engine bound once, immutable, explained and locked."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from trivet.contracts.implementation import Implementation, reference
+from trivet.contracts.version import CONTRACT
+from trivet.errors import NoImplementation, OrderError
+from trivet.runtime.binder import Binder, finish, lacking
+from trivet.runtime.observe import Counts
+from trivet.runtime.prepared import Handle, prepare, replace_handles
+from trivet.runtime.snapshot import Snapshot
+from trivet.runtime.steps import Site, Tables, refuse_reserved
+from trivet.selection import lock as locks
+from trivet.selection.authority import Policy
+from trivet.selection.choose import Choice, Row
+from trivet.selection.derive import derive
+from trivet.settings import Settings, read
+
+LOG = logging.getLogger("trivet.bind")
+
+RESERVED: Final = frozenset(
+    {
+        *("at", "semantic", "prepare", "explain", "lock", "save_lock", "stale", "digest"),
+        *("mode", "use", "schedule", "counts", "sites", "settings", "providers"),
+    }
+)
+
+Sites = Mapping[str, tuple[str, Mapping[str, Any]]]
+
+
+class Step:
+    """The functions of one kind of step; sites are attributes.
+
+    Made by ``plan.at``; holding one costs nothing per call.
+    """
+
+    def __init__(
+        self, choices: Mapping[str, Choice], functions: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        self._choices = choices
+        self._used: dict[int, tuple[Any, Any]] = {}
+        self.__dict__.update(functions)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        msg = f"no site {name!r}; this plan has {', '.join(self._choices)}"
+        raise AttributeError(msg)
+
+    def use(self, tree: Any) -> Any:
+        """The tree with every handle replaced by the pack of this step's provider.
+
+        Computed once for each tree object; the tree must not change afterwards.
+
+        Raises:
+            OrderError: a site is still guarded in this step: pass its sizes to ``plan.at``.
+        """
+        known = self._used.get(id(tree))
+        if known is None or known[0] is not tree:
+            known = self._used[id(tree)] = (tree, replace_handles(tree, self._pack))
+        return known[1]
+
+    def schedule(self, site: str, *arguments: Any, out: list[Tensor] | None = None) -> list[Tensor]:
+        """What the provider of a site precomputes once a step, for all layers; maybe nothing.
+
+        Args:
+            site: name of the site.
+            arguments: ``block_table, query_start, seq_lens, max_query_len, max_seq_len``.
+            out: an earlier schedule whose memory is written again (for capture).
+
+        Raises:
+            OrderError: the site is still guarded in this step.
+        """
+        choice = self._settled(site)
+        arm = choice.arms[0]
+        make = arm.implementation.claim.prepare_step
+        if make is None:
+            return []
+        made: list[Tensor] = make(dict(choice.facts.values), *arguments, out=out)
+        return made
+
+    def providers(self) -> dict[str, str]:
+        """The provider of each site; several joined by ``|`` where a call still decides."""
+        return {n: "|".join(a.provider for a in c.arms) for n, c in self._choices.items()}
+
+    def _pack(self, handle: Handle) -> list[Tensor]:
+        provider = self._settled(handle.site).arms[0].provider
+        if provider not in handle.packs:
+            msg = f"site {handle.site!r} runs {provider} in this step, which has no pack"
+            raise OrderError(msg, fix="prepare the weight with the plan that runs it")
+        return handle.packs[provider]
+
+    def _settled(self, site: str) -> Choice:
+        if site not in self._choices:
+            self.__getattr__(site)
+        choice = self._choices[site]
+        if not choice.settled:
+            undecided = choice.arms[0].terms
+            msg = f"site {site!r} is still guarded on {' and '.join(map(str, undecided))}"
+            raise OrderError(msg, fix="pass the sizes to plan.at(...), or state them as facts")
+        return choice
+
+
+class Plan:
+    """Every site of an engine, bound; made by ``device.plan``, never changed afterwards."""
+
+    def __init__(
+        self,
+        binder: Binder,
+        sites: Sites,
+        policies: Callable[[str], Policy],
+        *,
+        mode: str,
+        observe: bool,
+        packs: int,
+    ) -> None:
+        refuse_reserved(list(sites), RESERVED)
+        base = policies("")
+        lacking(binder, {n: target for n, (target, _) in sites.items()}, base)
+        self.mode = mode
+        self._info = binder.info
+        self._settings = base.settings
+        self._counts = Counts() if observe or base.settings.trace else None
+        self.sites: Mapping[str, Site] = MappingProxyType(
+            {n: _site(binder, n, t, f, policies(n), packs) for n, (t, f) in sites.items()}
+        )
+        self._snapshot = Snapshot.now(base.settings, binder.plugins)
+        tables = Tables.over(list(self.sites.values()))
+        self._narrowed = {s.name: list(tables.narrowed(s)) for s in self.sites.values()}
+        self._refuse_guarded_packs()
+        self._tables = self._bind(tables)
+        self.at: Callable[..., Step] = tables.lookup(self._tables)
+        self.__dict__.update({n: self._tables[tables.keys[0]].__dict__[n] for n in self.sites})
+        for site in self.sites.values():
+            LOG.info("%s: %s -> %s", site.name, site.target, [a.provider for a in site.choice.arms])
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        msg = f"no site {name!r}; this plan has {', '.join(self.__dict__.get('sites', ()))}"
+        raise AttributeError(msg)
+
+    def __repr__(self) -> str:
+        return f"<plan {self.digest} of {len(self.sites)} sites on {self._info.kind}, {self.mode}>"
+
+    def _bind(self, tables: Tables) -> dict[Any, Step]:
+        functions: dict[str, dict[Any, Callable[..., Any]]] = {}
+        for name, outcomes in self._narrowed.items():
+            made: dict[Any, Callable[..., Any]] = {}
+            for key, choice, decided in outcomes:
+                identity = tuple(sorted((str(t), on) for t, on in decided.items()))
+                if identity not in made:
+                    made[identity] = finish(
+                        choice, name, self._settings, self._counts, decided=decided
+                    )
+                functions.setdefault(name, {})[key] = made[identity]
+        choices = {n: {k: c for k, c, _ in o} for n, o in self._narrowed.items()}
+        return {
+            key: Step({n: choices[n][key] for n in self.sites},
+                      {n: functions[n][key] for n in self.sites})
+            for key in tables.keys
+        }  # fmt: skip
+
+    def _refuse_guarded_packs(self) -> None:
+        for name, site in self.sites.items():
+            if site.choice.operator.prepare is None:
+                continue
+            for key, choice, _ in self._narrowed[name]:
+                if None not in key and not choice.settled:
+                    terms = " and ".join(map(str, choice.arms[0].terms))
+                    msg = f"site {name!r} takes a prepared weight and is still guarded on {terms}"
+                    raise OrderError(msg, fix="state these as facts of the site")
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that this plan was made under."""
+        return self._settings
+
+    def prepare(self, site: str, weight: Tensor, bias: Tensor | None = None) -> Handle:
+        """Prepares a weight for each provider that some step of the site can choose.
+
+        Args:
+            site: name of a site whose operator takes a prepared weight.
+            weight: ``[out_features, in_features]``; not copied, so do not write it later.
+            bias: ``[out_features]`` or None.
+
+        Raises:
+            OrderError: the site's operator takes no prepared weight, or there is no such site.
+        """
+        found = self.sites.get(site)
+        if found is None or found.choice.operator.prepare is None:
+            msg = f"{site!r} is no site with a prepared weight"
+            raise OrderError(msg, fix="prepare at a site of an operator on packs (linear_packed)")
+        chosen: dict[str, Implementation] = {}
+        for key, choice, _ in self._narrowed[site]:
+            if None not in key:
+                arm = choice.arms[0]
+                chosen.setdefault(arm.provider, arm.implementation)
+        return prepare(site, chosen, dict(found.choice.facts.values), weight, bias)
+
+    def semantic(self) -> SemanticStep:
+        """The plan under which programs are exported: every site is the operator's reference."""
+        return SemanticStep(self.sites)
+
+    def explain(self, site: str) -> tuple[Row, ...]:
+        """Every candidate of a site in order: yes, guarded on what, or no and why."""
+        if site not in self.sites:
+            self.__getattr__(site)
+        return self.sites[site].choice.rows
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Calls by (site, provider).
+
+        Raises:
+            OrderError: the plan was made without ``observe=True``.
+        """
+        if self._counts is None:
+            msg = "this plan does not observe"
+            raise OrderError(msg, fix="make it with observe=True, or under TRIVET_TRACE=1")
+        return self._counts.table()
+
+    @cached_property
+    def lock(self) -> dict[str, Any]:
+        """The lock document: what was chosen, from what, with which versions."""
+        document: dict[str, Any] = {
+            "schema": locks.SCHEMA,
+            "contract": CONTRACT,
+            "torch": torch.__version__,
+            "device": {
+                "kind": self._info.kind,
+                "name": self._info.name,
+                "arch": list(self._info.arch),
+            },
+            "plugins": dict(self._snapshot.plugins),
+            "numerics": dict(self._snapshot.numerics),
+            "sites": {n: locks.site_document(s.choice, self.mode) for n, s in self.sites.items()},
+        }
+        return document | {"digest": locks.digest(document)}
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits over the lock document: part of every compile-cache key."""
+        return str(self.lock["digest"])
+
+    def save_lock(self, path: str | Path) -> None:
+        """Writes the lock file (``trivet.lock.json``)."""
+        locks.save(self.lock, Path(path))
+
+    def stale(self) -> list[str]:
+        """What changed since the plan was made, one line each; the plan itself never changes."""
+        return self._snapshot.differences(Snapshot.now(read()))
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.digest == other.digest
+
+
+class SemanticStep:
+    """References of all sites, with the interface of a step."""
+
+    def __init__(self, sites: Mapping[str, Site]) -> None:
+        self._sites = sites
+        for name, site in sites.items():
+            setattr(self, name, _reference_function(site.choice))
+
+    def use(self, tree: Any) -> Any:
+        """The tree with every handle replaced by the plain weight."""
+        return replace_handles(tree, lambda h: [h.weight()])
+
+    def schedule(self, site: str, *arguments: Any, out: list[Tensor] | None = None) -> list[Tensor]:
+        """References need no schedule."""
+        del site, arguments, out
+        return []
+
+
+def _reference_function(choice: Choice) -> Callable[..., Any]:
+    own = reference(choice.operator)
+    made = derive(choice.operator, own.form, choice.form, own.function)
+    if isinstance(made, str):
+        raise NoImplementation(made)
+    return made.function
+
+
+def _site(
+    binder: Binder, name: str, target: str, facts: Mapping[str, Any], policy: Policy, packs: int
+) -> Site:
+    op, _ = binder.target(target)
+    named = {d: v for d, v in facts.items() if isinstance(v, str) and _is_size(op, d)}
+    static = {k: v for k, v in facts.items() if k not in named}
+    choice = binder.choose(target, static, policy, site=True)
+    if packs == 1 and op.prepare is not None:
+        choice = dataclasses.replace(choice, arms=tuple(a for a in choice.arms if not a.terms))
+    return Site(name, target, choice, MappingProxyType(named))
+
+
+def _is_size(op: Any, path: str) -> bool:
+    parameter = op.parameters.get(path)
+    return path in op.where if parameter is None else parameter.kind == "int"

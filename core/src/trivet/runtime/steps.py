@@ -1,0 +1,185 @@
+"""Step tables: for every outcome of a plan's step terms, the function of each site.
+
+Size buckets are a fact of a step, not of a call. Every distinct outcome is bound when the plan is
+made; ``at`` only evaluates the terms and looks the table up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trivet.contracts.terms import Term
+from trivet.contracts.terms.value import Between, Divisible, Equal, OneOf
+from trivet.errors import DeclarationError, UnknownName
+from trivet.selection.choose import Choice
+from trivet.selection.narrow import narrow
+from trivet.selection.texts import compile_function, literal
+
+MAX_TABLES: Final = 4096
+_SIZE_TERMS = (Between, Divisible, OneOf, Equal)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One call site of a plan: its static choice, and which step variable each dim is."""
+
+    name: str
+    target: str
+    choice: Choice
+    variables: Mapping[str, str]
+
+    def step_terms(self) -> dict[str, list[Term]]:
+        """Undecided terms that a step can decide, by step variable."""
+        found: dict[str, list[Term]] = {}
+        for arm in self.choice.arms:
+            for term in arm.terms:
+                variable = self.variable(term)
+                if variable and term not in found.setdefault(variable, []):
+                    found[variable].append(term)
+        return found
+
+    def variable(self, term: Term) -> str:
+        """The step variable that decides a term; empty when only a call can."""
+        if not isinstance(term, _SIZE_TERMS) or len(term.paths) > 1:
+            return ""
+        if "." in term.path:
+            return ""
+        op = self.choice.operator
+        parameter = op.parameters.get(term.path)
+        integer = parameter is not None and parameter.kind == "int"
+        if not integer and (parameter is not None or term.path not in op.where):
+            return ""
+        return self.variables.get(term.path, term.path)
+
+
+class _Variable:
+    """A ``Reader`` that spells every path as one step variable."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def path(self, path: str) -> str:
+        del path
+        return self.name
+
+    def tensor(self, arg: str, attribute: str) -> str:
+        raise NotImplementedError
+
+    def literal(self, value: object) -> str:
+        return literal(value)
+
+    def inner(self, arg: str) -> int:
+        raise NotImplementedError
+
+
+class _Value:
+    """A ``View`` in which every path has one value."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def value(self, path: str) -> Any:
+        del path
+        return self._value
+
+    def layout(self, arg: str) -> None:
+        del arg
+
+    def inner(self, arg: str) -> int:
+        raise NotImplementedError
+
+
+def _outcomes(terms: Sequence[Term]) -> list[tuple[bool, ...]]:
+    """Every combination of truths that some non-negative value gives, in order of value."""
+    period = math.lcm(1, *(t.by for t in terms if isinstance(t, Divisible)))
+    edges = {0, 1}
+    for term in terms:
+        numbers = [a for a in term.args if isinstance(a, int) and not isinstance(term, Divisible)]
+        edges |= {n + d for n in numbers for d in (-1, 0, 1) if n + d >= 0}
+    seen: dict[tuple[bool, ...], None] = {}
+    for value in sorted(edge + k for edge in edges for k in range(min(period, MAX_TABLES))):
+        seen.setdefault(tuple(t.decide(_Value(value)) is True for t in terms))
+    return list(seen)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Step variables with their terms, and how ``at`` finds a table."""
+
+    terms: Mapping[str, tuple[Term, ...]]
+    accepted: frozenset[str]
+    keys: tuple[tuple[tuple[bool, ...] | None, ...], ...]
+
+    @classmethod
+    def over(cls, sites: Sequence[Site]) -> Tables:
+        """Collects the step terms of all sites and enumerates their outcomes.
+
+        Raises:
+            DeclarationError: there are more outcomes than a plan may have.
+        """
+        found: dict[str, list[Term]] = {}
+        accepted: set[str] = set()
+        for site in sites:
+            op = site.choice.operator
+            ints = [n for n in op.scalars if op.parameters[n].kind == "int"]
+            accepted |= {site.variables.get(n, n) for n in (*op.where, *ints)}
+            for variable, terms in site.step_terms().items():
+                known = found.setdefault(variable, [])
+                known += [t for t in terms if t not in known]
+        outcomes = [[None, *_outcomes(terms)] for terms in found.values()]
+        count = math.prod(map(len, outcomes))
+        if count > MAX_TABLES:
+            msg = f"the domains of this plan distinguish {count} kinds of step over {sorted(found)}"
+            raise DeclarationError(msg, fix="state more sizes as facts")
+        keys = tuple(itertools.product(*outcomes))
+        return cls({v: tuple(t) for v, t in found.items()}, frozenset(accepted), keys)
+
+    def decided(self, site: Site, key: tuple[tuple[bool, ...] | None, ...]) -> dict[Term, bool]:
+        """What a table decides for a site."""
+        decided: dict[Term, bool] = {}
+        for (variable, terms), truths in zip(self.terms.items(), key, strict=True):
+            pairs = zip(terms, truths, strict=True) if truths is not None else ()
+            decided |= {t: truth for t, truth in pairs if site.variable(t) == variable}
+        return decided
+
+    def narrowed(self, site: Site) -> Iterator[tuple[Any, Choice, dict[Term, bool]]]:
+        """The site's choice under every table."""
+        for key in self.keys:
+            decided = self.decided(site, key)
+            yield key, narrow(site.choice, decided), decided
+
+    def lookup(self, tables: Mapping[Any, Any]) -> Callable[..., Any]:
+        """The generated ``at``: evaluates the terms and returns the table."""
+        parts, names = [], list(self.terms)
+        for name, terms in self.terms.items():
+            tests = ", ".join(t.source(_Variable(name)) for t in terms)
+            parts.append(f"None if {name} is None else ({tests},)")
+        arguments = "*, " * bool(names) + "".join(f"{n}=None, " for n in names)
+        body = (
+            f"def at({arguments}**_others):\n"
+            f"    if _others:\n        _check(_others)\n"
+            f"    return _tables[({''.join(p + ', ' for p in parts)})]\n"
+        )
+        return compile_function("at", "at", body, {"_tables": tables, "_check": self._check})
+
+    def _check(self, given: Mapping[str, object]) -> None:
+        for name in given:
+            if name not in self.accepted:
+                msg = f"no step variable {name!r}"
+                raise UnknownName(msg, fix=f"this plan has {', '.join(sorted(self.accepted))}")
+
+
+def refuse_reserved(names: Sequence[str], reserved: frozenset[str]) -> None:
+    """Refuses site names that are the plan's own words.
+
+    Raises:
+        UnknownName: a name is reserved or no identifier.
+    """
+    for name in names:
+        if name in reserved or not name.isidentifier() or name.startswith("_"):
+            msg = f"a site may not be called {name!r}"
+            raise UnknownName(msg, fix=f"reserved: {', '.join(sorted(reserved))}")

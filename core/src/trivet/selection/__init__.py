@@ -1,0 +1,1 @@
+"""Selection: which implementation, and why."""

@@ -1,0 +1,149 @@
+"""Who may say which provider runs: argument > context > lock > environment > file > plugin.
+
+Everything is an order list: what it names comes first, the rest keeps its order. There are no
+priorities as numbers, because vendors would bid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from trivet.contracts.implementation import PROPERTIES, REFERENCE
+from trivet.errors import ConfigError, UnknownName
+from trivet.settings import Order, Settings
+
+_preferred: ContextVar[tuple[Mapping[str, tuple[str, ...]], ...]] = ContextVar(
+    "trivet_preferred", default=()
+)
+_required: ContextVar[frozenset[str]] = ContextVar("trivet_required", default=frozenset())
+
+
+def orders(given: Mapping[str, str | Sequence[str]]) -> Mapping[str, tuple[str, ...]]:
+    """Order lists as tuples; one provider may be written as plain text."""
+    return MappingProxyType({k: (v,) if isinstance(v, str) else tuple(v) for k, v in given.items()})
+
+
+@contextlib.contextmanager
+def prefer(**operators: str | Sequence[str]) -> Iterator[None]:
+    """Puts providers first for binds and plans made inside: ``prefer(rms_norm="cpu/vec")``."""
+    token = _preferred.set((orders(operators), *_preferred.get()))
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
+@contextlib.contextmanager
+def require(*properties: str) -> Iterator[None]:
+    """Admits only implementations that declare these properties, for binds made inside.
+
+    Raises:
+        UnknownName: no such property.
+    """
+    token = _required.set(_required.get() | known_properties(properties))
+    try:
+        yield
+    finally:
+        _required.reset(token)
+
+
+def known_properties(properties: Iterable[str]) -> frozenset[str]:
+    """The properties as a set, refused when one does not exist."""
+    for name in properties:
+        if name not in PROPERTIES:
+            msg = f"no property {name!r}"
+            raise UnknownName(msg, fix=f"use one of {', '.join(PROPERTIES)}")
+    return frozenset(properties)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Everything besides facts that decides a choice, frozen at one moment.
+
+    Args:
+        settings: environment and file.
+        argument: order lists given as an argument.
+        context: order lists of ``prefer``, innermost first.
+        lock: order lists of a lock.
+        required: properties that an implementation must declare.
+        strict: whether the reference is refused where a vendor's implementation exists.
+        mode: eager, compiled, captured or exported.
+    """
+
+    settings: Settings
+    argument: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    context: tuple[Mapping[str, tuple[str, ...]], ...] = ()
+    lock: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    strict: bool = False
+    mode: str = "eager"
+
+    def layers(self, operator: str) -> list[Order]:
+        """The order lists on an operator, from the highest authority down."""
+        found = []
+        stack = [("argument", self.argument), *(("prefer()", c) for c in self.context)]
+        for source, lists in [*stack, ("lock", self.lock)]:
+            for key in (operator, "*"):
+                if key in lists:
+                    found.append(Order(lists[key], source))
+                    break
+        if setting := self.settings.order(operator, self.mode):
+            found.append(setting)
+        return found
+
+    def rank(self, operator: str, providers: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """Providers in order, and for each that a list moved, who said so.
+
+        Raises:
+            ConfigError: a provider is forced and forbidden at once.
+        """
+        forbidden = self.settings.forbidden(operator)
+        ranked: list[str] = []
+        said: dict[str, str] = {}
+        for layer in self.layers(operator):
+            for provider in layer.providers:
+                if provider in forbidden:
+                    msg = (
+                        f"{provider!r} for {operator} is asked for by {layer.source} "
+                        f"and forbidden by {forbidden[provider]}"
+                    )
+                    raise ConfigError(msg, fix="take one of the two out")
+                if provider in providers and provider not in ranked:
+                    ranked.append(provider)
+                    said[provider] = layer.source
+        ranked += [p for p in providers if p not in ranked]
+        return ranked, said
+
+    def check_names(self, known: Mapping[str, Sequence[str]]) -> None:
+        """Refuses order lists that name an operator or provider that does not exist.
+
+        Raises:
+            UnknownName: with near misses.
+        """
+        every = sorted({p for providers in known.values() for p in providers} | {REFERENCE})
+        lists = [self.argument, *self.context, self.settings.providers, self.settings.forbid]
+        lists += [self.settings.file_providers, self.settings.file_forbid]
+        lists += list(self.settings.file_providers_by_mode.values())
+        for given in lists:
+            for operator, providers in given.items():
+                if operator != "*" and operator not in known:
+                    raise _unknown("operator", operator, known)
+                allowed = every if operator == "*" else [*known[operator], REFERENCE]
+                for provider in providers:
+                    if provider not in allowed:
+                        raise _unknown(f"provider for {operator!r}", provider, allowed)
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    near = difflib.get_close_matches(name, list(known), n=3) or list(known)
+    return UnknownName(f"an order list names no {kind}: {name!r}", fix=f"known: {', '.join(near)}")
+
+
+def current_context() -> tuple[tuple[Mapping[str, tuple[str, ...]], ...], frozenset[str]]:
+    """What ``prefer`` and ``require`` say at this moment."""
+    return _preferred.get(), _required.get()

@@ -1,0 +1,75 @@
+"""From a choice to the callable that an engine holds.
+
+Where facts prove the domain this is the vendor's own function; otherwise a generated guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from trivet.contracts.implementation import REFERENCE
+from trivet.contracts.terms import Term
+from trivet.errors import GradUnsupported, NoImplementation
+from trivet.selection.choose import Arm, Choice
+from trivet.selection.guard import make_guard
+
+Wrap = Callable[[Arm], Callable[..., Any]]
+
+
+def build(choice: Choice, *, grad: bool = False, wrap: Wrap | None = None) -> Callable[..., Any]:
+    """The callable of a choice.
+
+    Args:
+        choice: arms in order.
+        grad: whether inputs that require grad are sent to the reference (or refused in strict
+            mode), for binds that promise nothing.
+        wrap: what to hold instead of an arm's function, for observed plans.
+    """
+    hold = wrap or (lambda arm: arm.function)
+    arms: list[tuple[Callable[..., Any], tuple[Term, ...]]] = [
+        (hold(arm), arm.terms) for arm in choice.arms
+    ]
+    vendor = any(not arm.implementation.is_reference for arm in choice.arms)
+    if choice.settled and not (grad and vendor):
+        return arms[0][0]
+    if arms[-1][1]:
+        arms.append((_refusal(choice), ()))
+    return make_guard(
+        choice.operator,
+        choice.form,
+        choice.facts,
+        arms,
+        grad=_grad_arm(choice) if grad and vendor else None,
+    )
+
+
+def _refusal(choice: Choice) -> Callable[..., NoReturn]:
+    """The last arm where nothing accepts everything: it says why, for these arguments."""
+    op = choice.operator
+
+    def refuse(*values: Any, out: Any = None) -> NoReturn:
+        arguments = dict(zip(op.signature.names(), values, strict=True)) | {"out": out}
+        msg = f"no implementation of {op.name} accepts this call"
+        raise NoImplementation(msg, trace=choice.on_call(arguments), fix="see the reasons above")
+
+    return refuse
+
+
+def _grad_arm(choice: Choice) -> Callable[..., Any]:
+    """Where a call goes whose inputs require grad: to the reference, if it may run at all."""
+    op = choice.operator
+    if choice.form == "functional" and not op.inplace_only and _reference_allowed(choice):
+        return op.reference
+
+    def refuse(*values: Any, out: Any = None) -> NoReturn:
+        del values, out
+        providers = ", ".join(arm.provider for arm in choice.arms)
+        msg = f"{op.name}: an input requires grad, and {providers} are forward only"
+        raise GradUnsupported(msg, fix="call it under torch.no_grad() or torch.inference_mode()")
+
+    return refuse
+
+
+def _reference_allowed(choice: Choice) -> bool:
+    return all(r.verdict != "no" for r in choice.rows if r.provider == REFERENCE)

@@ -1,0 +1,192 @@
+"""The choice for one call site: candidates in order, each with yes, guarded or no, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trivet.contracts.implementation import REFERENCE, Implementation, reference
+from trivet.contracts.operator import Operator
+from trivet.contracts.terms import Term
+from trivet.errors import NoImplementation
+from trivet.selection.authority import Policy
+from trivet.selection.derive import derive
+from trivet.selection.facts import Call, Facts, decide
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """An implementation that may run, the function of the wanted form, and what is undecided."""
+
+    implementation: Implementation
+    function: Callable[..., Any]
+    terms: tuple[Term, ...]
+    supplied: str
+    copies: int
+
+    @property
+    def provider(self) -> str:
+        """Whose it is: ``plugin/name`` or ``reference``."""
+        return self.implementation.provider
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a trace: a provider, the verdict, and the reason."""
+
+    provider: str
+    verdict: str
+    reason: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.provider} {self.verdict}{reason}{note}"
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was chosen for one operator, form and set of facts, and the whole trace."""
+
+    operator: Operator
+    form: str
+    facts: Facts
+    arms: tuple[Arm, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def settled(self) -> bool:
+        """Whether one arm remains that needs no guard."""
+        return len(self.arms) == 1 and not self.arms[0].terms
+
+    def on_call(self, arguments: Mapping[str, Any]) -> list[Row]:
+        """The trace for one call, real or fake tensors: which arm would run, and why not others."""
+        rows, taken = [], False
+        for row in self.rows:
+            arm = next((a for a in self.arms if a.provider == row.provider), None)
+            if arm is None:
+                rows.append(row)
+                continue
+            call = Call(self.operator, arguments)
+            reasons = [r for t in arm.terms if isinstance(r := decide(self.operator, t, call), str)]
+            if reasons:
+                rows.append(Row(row.provider, "no", reasons[0], row.note))
+            else:
+                rows.append(Row(row.provider, "yes" if taken else "runs", "", row.note))
+                taken = True
+        return rows
+
+
+def choose(
+    op: Operator,
+    form: str,
+    facts: Facts,
+    candidates: Sequence[Implementation],
+    policy: Policy,
+) -> Choice:
+    """Goes through the candidates in order of authority.
+
+    Raises:
+        NoImplementation: nothing may run; the trace says why for each.
+    """
+    own = _by_provider(candidates, form)
+    ranked, said = policy.rank(op.name, [*own, REFERENCE])
+    arms: list[Arm] = []
+    rows: list[Row] = []
+    vendors = bool(candidates)
+    for provider in ranked:
+        implementation = own.get(provider) or reference(op)
+        note = f"preferred by {said[provider]}" if provider in said else ""
+        expected = provider != REFERENCE or not vendors or provider in said
+        refusal = _refused(implementation, policy, strict=policy.strict and not expected)
+        found = refusal or _arm(implementation, form, facts)
+        if isinstance(found, str):
+            rows.append(Row(provider, "no", found, note))
+            continue
+        if shadow := _shadow(found, arms):
+            rows.append(Row(provider, "shadowed", f"{shadow} accepts all that it would", note))
+            continue
+        arms.append(found)
+        rows.append(_accepted(found, note))
+    if not arms:
+        msg = f"no implementation of {op.name} may run here"
+        raise NoImplementation(msg, trace=rows, fix=_advice(policy))
+    return Choice(op, form, facts, tuple(arms), tuple(rows))
+
+
+_NEAREST = {
+    "functional": ("functional", "out", "inplace"),
+    "inplace": ("inplace", "out", "functional"),
+    "out": ("out", "functional", "inplace"),
+}
+
+
+def _by_provider(candidates: Sequence[Implementation], form: str) -> dict[str, Implementation]:
+    """For each provider, in order, the implementation whose form is nearest to the wanted one."""
+    nearest: dict[str, Implementation] = {}
+    order = _NEAREST[form].index
+    for implementation in candidates:
+        known = nearest.get(implementation.provider)
+        if known is None or order(implementation.form) < order(known.form):
+            nearest[implementation.provider] = implementation
+    return nearest
+
+
+def _refused(implementation: Implementation, policy: Policy, *, strict: bool) -> str:
+    """Why a candidate is out before its domain is looked at."""
+    forbidden = policy.settings.forbidden(implementation.operator.name)
+    if implementation.provider in forbidden:
+        return f"forbidden by {forbidden[implementation.provider]}"
+    if strict:
+        return "strict mode refuses the reference where a provider exists"
+    has = implementation.claim.properties
+    if missing := sorted(policy.required - has):
+        return f"does not declare {', '.join(missing)}"
+    if policy.mode == "captured" and "graph_safe" not in has:
+        return "does not declare graph_safe, which capture needs"
+    return ""
+
+
+def _arm(implementation: Implementation, form: str, facts: Facts) -> Arm | str:
+    """The candidate as an arm, or the reason against it."""
+    op, undecided = implementation.operator, []
+    for term in implementation.domain:
+        if form != "out" and term.path.partition(".")[0] == "out":
+            continue
+        decision = decide(op, term, facts)
+        if isinstance(decision, str):
+            return decision
+        if decision is None:
+            undecided.append(term)
+    made = derive(op, implementation.form, form, implementation.function)
+    if isinstance(made, str):
+        return made
+    return Arm(implementation, made.function, tuple(undecided), made.supplied, made.copies)
+
+
+def _shadow(arm: Arm, earlier: Sequence[Arm]) -> str:
+    """The earlier provider whose undecided terms are all among this arm's."""
+    for other in earlier:
+        if set(other.terms) <= set(arm.terms):
+            return other.provider
+    return ""
+
+
+def _accepted(arm: Arm, note: str) -> Row:
+    notes = [note] if note else []
+    if arm.function is not arm.implementation.function:
+        copies = f", {arm.copies} copies a call" if arm.copies else ""
+        notes.append(f"derived from the {arm.supplied} form{copies}")
+    if arm.terms:
+        return Row(arm.provider, "guarded", " and ".join(map(str, arm.terms)), "; ".join(notes))
+    return Row(arm.provider, "yes", "", "; ".join(notes))
+
+
+def _advice(policy: Policy) -> str:
+    if policy.strict:
+        return "leave strict mode, or call it inside the domain of a provider"
+    if policy.required:
+        return f"require less than {', '.join(sorted(policy.required))}"
+    return "look at the order lists and the forbidden providers"

@@ -1,0 +1,95 @@
+"""Lock files: what a plan chose, so that it can be checked and reproduced."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trivet.contracts.terms import Interval
+from trivet.errors import ConfigError, LockMismatch
+from trivet.selection.choose import Choice
+
+SCHEMA: Final = 1
+
+
+def site_document(choice: Choice, mode: str) -> dict[str, Any]:
+    """One site: operator, facts and, in order, each provider that may run, with its digest."""
+    op = choice.operator
+    return {
+        "op": f"{op.name}@{op.version}",
+        "form": choice.form,
+        "mode": mode,
+        "facts": choice.facts.to_json(),
+        "choices": [
+            {
+                "provider": arm.provider,
+                "digest": arm.implementation.digest,
+                "when": [_plain_term(t.to_json()) for t in arm.terms],
+            }
+            for arm in choice.arms
+        ],
+    }
+
+
+def _plain_term(term: list[Any]) -> list[Any]:
+    return [[v.low, v.high] if isinstance(v, Interval) else v for v in term]
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """Sixteen hex digits over everything but the digest itself."""
+    body = {k: v for k, v in document.items() if k != "digest"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def save(document: Mapping[str, Any], path: Path) -> None:
+    """Writes a lock with sorted keys, whole or not at all."""
+    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads a lock file.
+
+    Raises:
+        ConfigError: the file is missing, is no lock, has another schema, or was changed by hand.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        msg = f"lock file {path} cannot be read: {error}"
+        raise ConfigError(msg, fix="write it again: trivet plan --save FILE") from error
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        msg = f"{path} is no trivet lock of schema {SCHEMA}"
+        raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
+    if found.get("digest") != digest(found):
+        msg = f"{path}: its digest does not fit its content; it was edited or cut short"
+        raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
+    return found
+
+
+def verify(locked: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compares a lock with what is chosen now.
+
+    Raises:
+        LockMismatch: lists every field that differs, with both values.
+    """
+    fields = list(_differences(locked, now, ""))
+    if fields:
+        msg = f"the lock and this process differ in {len(fields)} field(s)"
+        raise LockMismatch(msg, fields=fields, fix="restore what changed, or write a new lock")
+
+
+def _differences(a: Any, b: Any, path: str) -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(a.keys() | b.keys()):
+            if path == "" and key == "digest":
+                continue
+            where = f"{path}.{key}" if path else key
+            yield from _differences(a.get(key), b.get(key), where)
+    elif a != b:
+        yield f"{path}: locked {json.dumps(a)}, now {json.dumps(b)}"

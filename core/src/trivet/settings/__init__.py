@@ -1,0 +1,37 @@
+"""The settings of a process: environment variables, and one configuration file.
+
+Authority is environment over file over default, setting by setting; order lists keep their
+layers apart, so that an explanation can say which layer spoke.
+"""
+
+from __future__ import annotations
+
+from trivet.settings.effective import DEFAULT, Order, Settings, read
+from trivet.settings.file import FILE_NAME, MODES, find_file, user_folder
+from trivet.settings.variables import (
+    PREFIX,
+    VARIABLES,
+    Orders,
+    Variable,
+    markdown_table,
+    near_misses,
+    unknown_variables,
+)
+
+__all__ = [
+    "DEFAULT",
+    "FILE_NAME",
+    "MODES",
+    "PREFIX",
+    "VARIABLES",
+    "Order",
+    "Orders",
+    "Settings",
+    "Variable",
+    "find_file",
+    "markdown_table",
+    "near_misses",
+    "read",
+    "unknown_variables",
+    "user_folder",
+]

@@ -1,0 +1,162 @@
+"""The configuration file: the first one found is the only one read, and every key must be known."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from trivet.errors import ConfigError
+from trivet.settings.variables import (
+    NAME,
+    OPERATOR,
+    PREFIX,
+    PROVIDER,
+    Orders,
+    near_misses,
+)
+
+FILE_NAME: Final = "trivet.toml"
+MODES: Final = ("eager", "compiled", "captured", "exported")
+
+
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """The user's configuration folder of this project, by the platform's own convention."""
+    home = Path(environ.get("HOME") or Path.home())
+    if sys.platform == "win32":
+        return Path(environ.get("APPDATA") or home / "AppData" / "Roaming") / "trivet"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "trivet"
+    return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "trivet"
+
+
+def find_file(environ: Mapping[str, str], folder: Path) -> Path | None:
+    """The one configuration file that counts, or None.
+
+    Raises:
+        ConfigError: ``TRIVET_CONFIG`` names a file that does not exist.
+    """
+    named = environ.get(f"{PREFIX}CONFIG")
+    if named:
+        path = Path(named)
+        if not path.is_file():
+            raise ConfigError(
+                f"{PREFIX}CONFIG={named!r} is no file", fix="correct the path, or unset it"
+            )
+        return path
+    for path in (folder / FILE_NAME, user_folder(environ) / FILE_NAME):
+        if path.is_file():
+            return path
+    return None
+
+
+@dataclass(frozen=True)
+class File:
+    """A parsed configuration file: plain values by ``Settings`` field, orders by mode."""
+
+    path: Path
+    values: Mapping[str, object]
+    keys: Mapping[str, str]
+    providers: Orders = field(default_factory=dict)
+    by_mode: Mapping[str, Orders] = field(default_factory=dict)
+    forbid: Orders = field(default_factory=dict)
+
+
+class _Reader:
+    """Reads the tables of one file; every refusal names file and key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def refuse(self, key: str, problem: str, fix: str = "") -> ConfigError:
+        return ConfigError(f"{self.path}: {key}: {problem}", fix=fix)
+
+    def unknown(self, key: str, allowed: Iterable[str]) -> ConfigError:
+        near = near_misses(key.rpartition(".")[2], allowed)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"allowed: {', '.join(allowed)}"
+        return self.refuse(key, "unknown key", hint)
+
+    def table(self, data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        table = data.get(name, {})
+        if not isinstance(table, dict):
+            raise self.refuse(name, "must be a table", f"write [{name}]")
+        return table
+
+    def strings(self, value: object, key: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        if not isinstance(value, list) or not value:
+            raise self.refuse(key, f"{value!r} is not a list of names", '["a", "b"]')
+        for item in value:
+            if not isinstance(item, str) or not pattern.fullmatch(item):
+                raise self.refuse(key, f"{item!r} is not a name", "PLUGIN/NAME, or a plain name")
+        return tuple(value)
+
+    def orders(self, table: Mapping[str, Any], name: str) -> Orders:
+        orders = {}
+        for operator, value in table.items():
+            if not OPERATOR.fullmatch(operator):
+                raise self.refuse(f"{name}.{operator}", "is not an operator's name", 'or "*"')
+            orders[operator] = self.strings(value, f"{name}.{operator}", PROVIDER)
+        return MappingProxyType(orders)
+
+    def plain(self, data: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
+        values: dict[str, object] = {}
+        keys: dict[str, str] = {}
+        for name, allowed in (("device", ("auto", "allow", "deny")),
+                              ("run", ("strict", "check", "trace"))):  # fmt: skip
+            for key, value in self.table(data, name).items():
+                where = f"{name}.{key}"
+                if key not in allowed:
+                    raise self.unknown(where, allowed)
+                target = "device" if key == "auto" else key
+                keys[target] = where
+                if key in {"allow", "deny"}:
+                    values[target] = self.strings(value, where, NAME)
+                elif key == "auto":
+                    values[target] = self.strings([value], where, NAME)[0]
+                elif isinstance(value, bool):
+                    values[target] = value
+                else:
+                    raise self.refuse(where, f"{value!r} is not true or false")
+        return values, keys
+
+    def read(self) -> File:
+        try:
+            data = tomllib.loads(self.path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise ConfigError(
+                f"{self.path} cannot be read: {error}", fix="correct the file, or remove it"
+            ) from error
+        tables = ("device", "providers", "forbid", "run")
+        for key in data:
+            if key not in tables:
+                raise self.unknown(key, tables)
+        values, keys = self.plain(data)
+        providers = dict(self.table(data, "providers"))
+        modes: dict[str, Any] = {mode: providers.pop(mode) for mode in MODES if mode in providers}
+        for key, value in providers.items():
+            if isinstance(value, dict):
+                raise self.unknown(f"providers.{key}", MODES)
+        return File(
+            path=self.path,
+            values=values,
+            keys=keys,
+            providers=self.orders(providers, "providers"),
+            by_mode=MappingProxyType(
+                {mode: self.orders(self.table(modes, mode), f"providers.{mode}") for mode in modes}
+            ),
+            forbid=self.orders(self.table(data, "forbid"), "forbid"),
+        )
+
+
+def load(path: Path) -> File:
+    """The parsed file.
+
+    Raises:
+        ConfigError: names the file, the key and what is allowed.
+    """
+    return _Reader(path).read()
