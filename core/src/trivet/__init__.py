@@ -9,11 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from trivet import contracts, errors
-from trivet.contracts.implementation import implements
-from trivet.contracts.version import CONTRACT
-
 if TYPE_CHECKING:
+    from trivet import contracts, errors
+    from trivet.contracts.implementation import implements
+    from trivet.contracts.version import CONTRACT
     from trivet.devices import Device, device
     from trivet.runtime.workspace import workspace
     from trivet.selection.authority import prefer, require
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY: Final = {
+    "CONTRACT": "trivet.contracts.version",
+    "contracts": "trivet.contracts",
+    "errors": "trivet.errors",
+    "implements": "trivet.contracts.implementation",
     "Device": "trivet.devices",
     "device": "trivet.devices",
     "prefer": "trivet.selection.authority",
@@ -45,7 +48,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        module = importlib.import_module(_LAZY[name])
+        found = module if _LAZY[name].endswith(f".{name}") else getattr(module, name)
+        globals()[name] = found
+        return found
     msg = f"module 'trivet' has no attribute {name!r}"
     raise AttributeError(msg)
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trivet import collectives, memory
 from trivet.catalogue import operators
 from trivet.contracts.device import DeviceInfo
 from trivet.contracts.operator import Operator
@@ -27,6 +26,10 @@ from trivet.selection import lock as locks
 from trivet.selection.authority import Policy, current_context, known_properties
 from trivet.selection.choose import Row
 from trivet.settings import Settings, read
+
+if TYPE_CHECKING:
+    from trivet.collectives import DeviceCollectives
+    from trivet.memory import DeviceMemory
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -85,13 +88,17 @@ class Device:
         return self._offer.defaults
 
     @cached_property
-    def memory(self) -> memory.DeviceMemory:
-        """The memory leg: accounted allocation, block pools, statistics."""
+    def memory(self) -> DeviceMemory:
+        """The memory leg: accounted allocation, block pools, statistics; loaded when used."""
+        from trivet import memory
+
         return memory.open(self.torch, self._offer.memory.get(self.plugin))
 
     @cached_property
-    def collectives(self) -> collectives.DeviceCollectives:
-        """The collective leg: groups over this kind of device."""
+    def collectives(self) -> DeviceCollectives:
+        """The collective leg: groups over this kind of device; loaded when used."""
+        from trivet import collectives
+
         return collectives.open(self.torch, self._offer.collectives.get(self.plugin))
 
     @property

@@ -170,10 +170,13 @@ class LockMismatch(TrivetError):
 
 
 class OrderError(TrivetError):
-    """A step was taken before the one that it needs: discover, plan, build, load, prepare, capture."""
+    """A step was taken before the one that it needs; the message names the missing one.
+
+    The order is discover, plan, build, load, prepare, capture.
+    """
 
     code = "order"
-    cause = "The message names the missing step."
+    cause = "A step of the start-up was left out or came too late."
 
 
 # --- memory ----------------------------------------------------------------------------------

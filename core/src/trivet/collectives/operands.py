@@ -1,0 +1,112 @@
+"""Tensors on their way into and out of a collective: flat, contiguous, checked, copied back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from trivet.contracts.collectives import REDUCTIONS
+from trivet.errors import CommError, GradUnsupported
+
+
+def require_tensor(x: torch.Tensor, device: torch.device, what: str) -> None:
+    """Refuse what no collective takes.
+
+    Raises:
+        GradUnsupported: a gradient would be lost without a word.
+        CommError: ``x`` lies on another kind of device.
+    """
+    if x.requires_grad and torch.is_grad_enabled():
+        raise GradUnsupported(
+            f"{what} has no gradient, and its input requires one",
+            fix="call it under torch.no_grad() or torch.inference_mode(), or detach the input",
+        )
+    if x.device.type != device.type:
+        raise CommError(f"{what}: the group is of {device}, the tensor is on {x.device}")
+
+
+def flat(x: torch.Tensor) -> torch.Tensor:
+    """The elements of ``x`` in order, ``[numel]``; a view where that is possible."""
+    return x.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+
+
+def fresh(x: torch.Tensor) -> torch.Tensor:
+    """A flat copy of ``x``, ``[numel]``."""
+    return flat(x).clone()
+
+
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """The bytes of a flat tensor, as a view."""
+    return x.view(torch.uint8)
+
+
+def writable(x: torch.Tensor, what: str) -> tuple[torch.Tensor, Callable[[], object] | None]:
+    """A flat tensor to write into instead of ``x``, and how its content gets into ``x``.
+
+    Returns:
+        A view of ``x`` and None, or a copy and the function that copies it back.
+
+    Raises:
+        CommError: elements of ``x`` share their place.
+    """
+    if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
+        raise CommError(
+            f"{what} cannot write into an expanded tensor: its elements share their place",
+            fix="pass x.contiguous(), or call the form that returns a new tensor",
+        )
+    target = x.detach()
+    if target.is_contiguous() and not target.is_conj() and not target.is_neg():
+        return target.view(-1), None
+    copy = fresh(x)
+    return copy, lambda: target.copy_(copy.view(x.shape))
+
+
+def reduced_as(x: torch.Tensor, op: str, what: str) -> torch.Tensor:
+    """A flat tensor as reductions take it: ``bool`` as its bytes, everything else as it is.
+
+    Raises:
+        CommError: the reduction is unknown, or means nothing for this dtype.
+    """
+    if op not in REDUCTIONS:
+        raise CommError(f"{what}: no reduction {op!r}", fix=f"one of {', '.join(REDUCTIONS)}")
+    if x.dtype == torch.bool:
+        if op not in {"max", "min"}:
+            raise CommError(
+                f"{what}: {op} of bool has no meaning",
+                fix="op='max' is any, op='min' is all; or convert to int32 to count",
+            )
+        return as_bytes(x)
+    return x
+
+
+def divide(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Turn a sum into an average in place; integers are rounded towards zero."""
+    whole = not (x.is_floating_point() or x.is_complex())
+    return x.div_(size, rounding_mode="trunc") if whole else x.div_(size)
+
+
+def rows_by_rank(x: torch.Tensor, size: int, what: str) -> int:
+    """Rows of dimension 0 that each rank gets.
+
+    Raises:
+        CommError: ``x`` is a scalar, or its rows cannot be shared out evenly.
+    """
+    if x.dim() == 0 or x.shape[0] % size:
+        raise CommError(
+            f"{what}: dimension 0 of {list(x.shape)} cannot be divided by {size} ranks",
+            fix="pad it",
+        )
+    return x.shape[0] // size
+
+
+def require_splits(splits: Sequence[int], size: int, what: str, rows: int | None = None) -> None:
+    """Refuse splits that are not one count a rank, or do not add up to ``rows``.
+
+    Raises:
+        CommError: says which.
+    """
+    total = "" if rows is None else f" that add up to {rows}"
+    bad_sum = rows is not None and sum(splits) != rows
+    if len(splits) != size or bad_sum or any(n < 0 for n in splits):
+        raise CommError(f"{what}: splits {list(splits)} are not {size} counts{total}")

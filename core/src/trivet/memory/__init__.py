@@ -1,0 +1,25 @@
+"""Memory: what is the same on every device.
+
+``open`` makes what an engine finds under ``dev.memory``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trivet.memory.blocks import KvBlocks
+from trivet.memory.caches import KvCaches
+from trivet.memory.device import DeviceMemory
+from trivet.memory.ledger import Ledger, Token
+
+__all__ = ["DeviceMemory", "KvBlocks", "KvCaches", "Ledger", "Token", "open"]
+
+
+def open(device: torch.device, provided: object = None) -> DeviceMemory:  # noqa: A001  # memory.open
+    """The memory of a device; every call starts a new ledger.
+
+    Args:
+        device: where tensors are made.
+        provided: what the plugin's ``trivet_memory`` returned, or None.
+    """
+    return DeviceMemory(device, provided)

@@ -1,0 +1,215 @@
+"""What ``dev.memory`` is: torch's allocator and a vendor's, under one account."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+
+from trivet.contracts.memory import Allocator, InfoSource, MemoryInfo, Stats, StatsSource
+from trivet.errors import MemoryFault, OutOfMemory, PluginBroken
+from trivet.memory.blocks import KvBlocks
+from trivet.memory.caches import KvCaches
+from trivet.memory.exhaustion import typed
+from trivet.memory.ledger import Ledger, Token
+from trivet.memory.system import host_info
+
+_ADDRESSABLE = 1 << 63  # sizes beyond this overflow inside torch and raise something else
+_ALIGNMENT = 64
+
+
+class DeviceMemory:
+    """Memory of one device.
+
+    Args:
+        device: where tensors are made.
+        provided: what the device's plugin brought (any of ``Allocator``, ``InfoSource`` and
+            ``StatsSource``), or None.
+        ledger: the account; a new one without a limit when None.
+
+    Raises:
+        PluginBroken: ``provided`` has none of those abilities.
+    """
+
+    def __init__(
+        self, device: torch.device, provided: object = None, ledger: Ledger | None = None
+    ) -> None:
+        if not (provided is None or isinstance(provided, Allocator | InfoSource | StatsSource)):
+            raise PluginBroken(
+                f"the memory that the plugin of {device} brings, {type(provided).__qualname__}, "
+                "has none of: allocate and deallocate, info, stats",
+                fix="see trivet.contracts.memory, or return None from trivet_memory",
+            )
+        self.device = device
+        self.provided = provided
+        self.ledger = Ledger() if ledger is None else ledger
+
+    def account(self, what: torch.Tensor | int, tag: str = "") -> Token:
+        """Add a tensor that exists, or bytes, to the ledger; see ``Ledger.account``."""
+        return self.ledger.account(what, tag)
+
+    def empty(
+        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, tag: str = ""
+    ) -> torch.Tensor:
+        """A tensor of torch's allocator, not initialised, accounted for as long as it lives.
+
+        Raises:
+            OutOfMemory: the ledger's limit or the device does not admit it; nothing was added.
+            MemoryFault: a size is negative.
+        """
+        nbytes = _nbytes(shape, dtype)
+        token = self.ledger.account(nbytes, tag)
+        with ExitStack() as undo:
+            undo.callback(token.release)
+            tensor = self._torch_empty(tuple(shape), dtype, nbytes, tag)
+            token.bind(tensor)
+            undo.pop_all()
+        return tensor
+
+    def kv_blocks(
+        self, num_blocks: int, block_size: int, *, bytes_per_block: int | None = None
+    ) -> KvBlocks:
+        """A pool of block numbers; it holds no memory."""
+        return KvBlocks(num_blocks, block_size, bytes_per_block=bytes_per_block)
+
+    def kv_caches(
+        self,
+        layers: int,
+        num_blocks: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        *,
+        tag: str = "kv_cache",
+    ) -> KvCaches:
+        """Key and value caches of every layer, zeroed, from the vendor's allocator if it has one.
+
+        They are zeroed because a kernel that masks by multiplying would let a NaN of memory that
+        was never written through; and memory that is touched is memory that is really there.
+
+        Returns:
+            ``layers`` pairs of ``[num_blocks, block_size, kv_heads, head_dim]``; release them when
+            the engine is done.
+
+        Raises:
+            OutOfMemory: they do not all fit; what was made before is given back.
+            PluginBroken: the vendor's allocator returned something that is no such buffer.
+        """
+        shape = (num_blocks, block_size, kv_heads, head_dim)
+        allocator = self.provided if isinstance(self.provided, Allocator) else None
+        with ExitStack() as undo:
+            made = [
+                self.empty(shape, dtype, tag=tag).zero_()
+                if allocator is None
+                else self._buffer(allocator, shape, dtype, tag, undo)
+                for _ in range(2 * layers)
+            ]
+            give_back = undo.pop_all().close
+        return KvCaches(tuple(zip(made[::2], made[1::2], strict=True)), give_back)
+
+    def info(self) -> MemoryInfo:
+        """How much memory the device has; None where nobody knows."""
+        if isinstance(self.provided, InfoSource):
+            return self.provided.info()
+        if self.device.type == "cpu":
+            return host_info()
+        read = getattr(torch.accelerator, "get_memory_info", None)
+        if read is None or not _is_accelerator(self.device):
+            return MemoryInfo(source=f"unknown: torch has no accelerator {self.device}")
+        try:
+            free, total = read(self.device)
+        except RuntimeError as error:  # not every accelerator of torch can say
+            return MemoryInfo(source=f"unknown: {_first_line(error)}")
+        return MemoryInfo(total_bytes=total, free_bytes=free, source="torch.accelerator")
+
+    def stats(self) -> Stats:
+        """What is in use; ``stats().to_json()`` is plain values."""
+        return replace(
+            self._allocator_stats(),
+            accounted_bytes=self.ledger.used_bytes,
+            max_accounted_bytes=self.ledger.peak_bytes,
+            by_tag=self.ledger.by_tag(),
+        )
+
+    def _allocator_stats(self) -> Stats:
+        if isinstance(self.provided, StatsSource):
+            return self.provided.stats()
+        if not _is_accelerator(self.device):
+            return Stats()  # torch's host allocator does not count
+        try:
+            found = torch.accelerator.memory_stats(self.device)
+        except RuntimeError:  # not every accelerator of torch counts: unknown, as on the host
+            return Stats()
+        return Stats(
+            allocated_bytes=found.get("allocated_bytes.all.current"),
+            reserved_bytes=found.get("reserved_bytes.all.current"),
+            max_allocated_bytes=found.get("allocated_bytes.all.peak"),
+            max_reserved_bytes=found.get("reserved_bytes.all.peak"),
+        )
+
+    def _torch_empty(
+        self, shape: tuple[int, ...], dtype: torch.dtype, nbytes: int, tag: str
+    ) -> torch.Tensor:
+        if nbytes >= _ADDRESSABLE:
+            raise OutOfMemory(
+                f"no device can address {nbytes} bytes ({tag or 'no tag'})",
+                requested_bytes=nbytes,
+                tag=tag,
+                fix="look for a product of sizes that was not meant",
+            )
+        try:
+            return torch.empty(shape, dtype=dtype, device=self.device)
+        except RuntimeError:
+            # Only now: asking the system what is free costs more than most allocations.
+            free = self.info().free_bytes
+            with typed(self.device, nbytes, tag=tag, free_bytes=free):
+                raise
+
+    def _buffer(
+        self,
+        allocator: Allocator,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        tag: str,
+        undo: ExitStack,
+    ) -> torch.Tensor:
+        """A zeroed tensor over a vendor's buffer; ``undo`` learns how to give it back."""
+        nbytes = _nbytes(shape, dtype)
+        undo.callback(self.ledger.account(nbytes, tag).release)
+        with typed(self.device, nbytes, tag=tag, free_bytes=None):
+            buffer = allocator.allocate(nbytes, tag=tag)
+        undo.callback(allocator.deallocate, buffer)
+        good = (
+            buffer.dtype == torch.uint8
+            and buffer.shape == (nbytes,)
+            and buffer.is_contiguous()
+            and buffer.device.type == self.device.type
+            and buffer.data_ptr() % _ALIGNMENT == 0
+        )
+        if not good:
+            raise PluginBroken(
+                f"the allocator {type(allocator).__qualname__} was asked for {nbytes} bytes on "
+                f"{self.device} and returned {buffer.dtype} {list(buffer.shape)} on "
+                f"{buffer.device} at address {buffer.data_ptr():#x}",
+                fix=f"return a contiguous uint8 tensor of that size, aligned to {_ALIGNMENT} bytes",
+            )
+        return buffer.view(dtype).view(shape).zero_()
+
+
+def _nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    if any(n < 0 for n in shape):
+        raise MemoryFault(f"a tensor of shape {list(shape)} cannot be made")
+    return math.prod(shape) * dtype.itemsize
+
+
+def _is_accelerator(device: torch.device) -> bool:
+    current = torch.accelerator.current_accelerator()
+    return current is not None and current.type == device.type
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,210 @@
+"""The account of bytes by tag: who holds how much, the peak, and a limit."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from trivet.errors import MemoryFault, OutOfMemory
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One amount in the account; ``owners`` tokens stand for it, none once it is released."""
+
+    nbytes: int
+    tag: str
+    owners: int = 1
+    storage: int | None = None  # id of the storage object whose end releases it
+
+
+class Token:
+    """An accounted amount; release it once, or use it as a context.
+
+    Losing a token does not release it. An amount that belongs to a tensor is released when the
+    tensor's storage is, whether its tokens were released or not.
+    """
+
+    __slots__ = ("_entry", "_ledger", "_released")
+
+    def __init__(self, ledger: Ledger, entry: _Entry) -> None:
+        self._ledger = ledger
+        self._entry = entry
+        self._released = False
+
+    @property
+    def nbytes(self) -> int:
+        """The amount."""
+        return self._entry.nbytes
+
+    @property
+    def tag(self) -> str:
+        """The tag that it is counted under; for a storage counted before, the earlier one."""
+        return self._entry.tag
+
+    def release(self) -> None:
+        """Take the amount out of the account; a second call does nothing."""
+        self._ledger._release(self)  # noqa: SLF001  # a token is the ledger's own hand
+
+    def bind(self, tensor: torch.Tensor) -> None:
+        """Release the amount when the storage of ``tensor`` ends."""
+        self._ledger._bind(self._entry, tensor)  # noqa: SLF001  # as above
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class Ledger:
+    """Counts bytes by tag, from any thread.
+
+    Args:
+        limit_bytes: more than this raises ``OutOfMemory``; None is no limit. It may be changed
+            at any time and holds for what is accounted afterwards.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._used = 0
+        self._peak = 0
+        self._by_tag: dict[str, int] = {}
+        self._by_storage: dict[int, _Entry] = {}
+        # A storage can end inside a garbage collection that interrupts a thread holding the lock,
+        # so its end is only noted here; whoever takes the lock next settles it.
+        self._ended: deque[_Entry] = deque()
+
+    def account(self, what: torch.Tensor | int, tag: str = "") -> Token:
+        """Add an amount.
+
+        Args:
+            what: bytes, or a tensor. A tensor counts with its whole storage, and views that share
+                a storage count once: the later token stands for the same amount.
+            tag: what the amount is for.
+
+        Returns:
+            The token that releases it.
+
+        Raises:
+            OutOfMemory: the limit would be exceeded; nothing was added.
+            MemoryFault: the amount is negative.
+        """
+        if isinstance(what, int):
+            with self._lock:
+                self._settle()
+                return Token(self, self._add(what, tag))
+        storage = what.untyped_storage()
+        with self._lock:
+            self._settle()
+            entry = self._by_storage.get(id(storage))
+            if entry is not None:
+                entry.owners += 1
+                return Token(self, entry)
+            entry = self._add(storage.nbytes(), tag)
+            self._tie(entry, storage)
+            return Token(self, entry)
+
+    @property
+    def used_bytes(self) -> int:
+        """What is accounted now."""
+        with self._lock:
+            self._settle()
+            return self._used
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was accounted since the start or the last ``reset_peak``."""
+        with self._lock:
+            return self._peak
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What the limit still admits (0 when it was lowered below what is used), or None."""
+        limit = self.limit_bytes
+        return None if limit is None else max(0, limit - self.used_bytes)
+
+    def by_tag(self) -> dict[str, int]:
+        """Accounted bytes of every tag that has any."""
+        with self._lock:
+            self._settle()
+            return dict(self._by_tag)
+
+    def reset_peak(self) -> None:
+        """Start a new peak from what is accounted now."""
+        with self._lock:
+            self._settle()
+            self._peak = self._used
+
+    # --- under the lock ----------------------------------------------------------------------
+
+    def _add(self, nbytes: int, tag: str) -> _Entry:
+        if nbytes < 0:
+            raise MemoryFault(f"{nbytes} bytes cannot be accounted ({tag or 'no tag'})")
+        limit = self.limit_bytes
+        if limit is not None and nbytes > max(0, limit - self._used):
+            raise OutOfMemory(
+                f"{nbytes} bytes ({tag or 'no tag'}) exceed the limit of {limit} bytes: "
+                f"{self._used} are in use",
+                requested_bytes=nbytes,
+                free_bytes=max(0, limit - self._used),
+                limit_bytes=limit,
+                tag=tag,
+                retryable=nbytes <= limit,
+                fix="release something, or raise the ledger's limit_bytes",
+            )
+        self._used += nbytes
+        self._peak = max(self._peak, self._used)
+        self._by_tag[tag] = self._by_tag.get(tag, 0) + nbytes
+        return _Entry(nbytes, tag)
+
+    def _remove(self, entry: _Entry) -> None:
+        entry.owners = 0
+        self._used -= entry.nbytes
+        left = self._by_tag[entry.tag] - entry.nbytes
+        if left:
+            self._by_tag[entry.tag] = left
+        else:
+            del self._by_tag[entry.tag]
+        if entry.storage is not None:
+            del self._by_storage[entry.storage]
+
+    def _settle(self) -> None:
+        while self._ended:
+            entry = self._ended.popleft()
+            if entry.owners:
+                self._remove(entry)
+
+    def _tie(self, entry: _Entry, storage: torch.UntypedStorage) -> None:
+        # torch keeps the storage's one Python object as long as the storage itself, so its
+        # identity and its end are those of the memory, whichever views exist.
+        entry.storage = id(storage)
+        self._by_storage[entry.storage] = entry
+        weakref.finalize(storage, self._ended.append, entry).atexit = False
+
+    # --- for tokens --------------------------------------------------------------------------
+
+    def _release(self, token: Token) -> None:
+        with self._lock:
+            self._settle()
+            if token._released:  # noqa: SLF001  # the ledger's own class
+                return
+            token._released = True  # noqa: SLF001
+            entry = token._entry  # noqa: SLF001
+            if entry.owners == 1:
+                self._remove(entry)
+            elif entry.owners:
+                entry.owners -= 1
+
+    def _bind(self, entry: _Entry, tensor: torch.Tensor) -> None:
+        with self._lock:
+            self._settle()
+            if entry.storage is not None or not entry.owners:
+                raise MemoryFault("this amount was released, or belongs to a tensor already")
+            self._tie(entry, tensor.untyped_storage())
