@@ -15,6 +15,8 @@ import torch
 from trivet.catalogue import operators
 from trivet.contracts.device import DeviceInfo
 from trivet.contracts.operator import Operator
+from trivet.contracts.signature import REQUIRED
+from trivet.errors import UnknownName
 from trivet.plugins import Report, discover
 from trivet.plugins.loading import Offer, collect
 from trivet.plugins.resolve import AUTO, Resolved, resolve
@@ -24,7 +26,7 @@ from trivet.runtime.ops import Ops
 from trivet.runtime.plan import Plan, Sites
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy, current_context, known_properties
-from trivet.selection.choose import Row
+from trivet.selection.choose import Choice, Row
 from trivet.settings import Settings, read
 
 if TYPE_CHECKING:
@@ -156,8 +158,11 @@ class Device:
         """
         policy = self._binder.policy(prefer=prefer, mode=mode)
         choice = self._binder.choose(operator, facts, policy)
-        rows = list(choice.rows) if arguments is None else choice.on_call(arguments)
-        known = {i.provider for i in self._binder.implementations}
+        rows = list(choice.rows)
+        if arguments is not None:
+            _check_arguments(choice, arguments)
+            rows = choice.on_call(arguments)
+        known = {row.provider for row in rows}
         rows += [
             Row(provider, "no", reason, "not for this device")
             for provider, name, reason in self._binder.unmet
@@ -187,6 +192,9 @@ class Device:
                 ``TRIVET_LOCK``.
             packs: 1 forces one provider, and so one pack, on every step of a prepared site.
 
+        Returns:
+            The plan of this process that equals what was asked for, if there is one.
+
         Raises:
             UnknownName: an operator, fact, provider, mode or site name is wrong.
             NoImplementation: nothing may run a site.
@@ -203,7 +211,7 @@ class Device:
         plan = Plan(self._binder, sites, policy, mode=mode, observe=observe, packs=packs)
         if locked is not None:
             locks.verify(locked, plan.lock)
-        return plan
+        return plan.interned()
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Calls of observed binds, by (operator, provider)."""
@@ -218,9 +226,22 @@ def _lock_document(
     lock: str | Path | Mapping[str, Any] | None, settings: Settings
 ) -> Mapping[str, Any] | None:
     if isinstance(lock, Mapping):
-        return lock
+        return locks.checked(lock, "the lock given")
     path = lock or settings.lock
     return locks.load(Path(path)) if path else None
+
+
+def _check_arguments(choice: Choice, arguments: Mapping[str, Any]) -> None:
+    """Refuses arguments of ``explain`` that are no call."""
+    op, names = choice.operator, {*choice.operator.parameters}
+    names |= {"out"} if choice.form == "out" else set()
+    if unknown := sorted(set(arguments) - names):
+        msg = f"{op.name} has no argument {unknown[0]!r}"
+        raise UnknownName(msg, fix=f"use {', '.join(op.parameters)}")
+    required = {p.name for p in op.signature.parameters if p.default is REQUIRED}
+    if missing := sorted(required - set(arguments)):
+        msg = f"a call of {op.name} needs {', '.join(map(repr, missing))}"
+        raise UnknownName(msg, fix="give every argument that has no default")
 
 
 def _locked_order(locked: Mapping[str, Any] | None, site: str) -> dict[str, tuple[str, ...]]:
@@ -250,7 +271,7 @@ def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = (
     _log_to_stderr(settings)
     required = known_properties(require)
     discovery = discover(settings)
-    resolved = resolve(name, discovery)
+    resolved = resolve(str(name), discovery)
     offer = collect(discovery, resolved, operators())
     unmet = tuple(
         (u.implementation.provider, u.implementation.operator.name, u.reason) for u in offer.unmet

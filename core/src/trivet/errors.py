@@ -8,7 +8,7 @@ attributes, so a new class brings its own page.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -28,6 +28,9 @@ class TrivetError(Exception):
     def __str__(self) -> str:
         fix = f"\n  fix: {self.fix}" if self.fix else ""
         return f"{self.what}{fix}\n  [{self.code}; more: {self.command}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.args, self.__dict__)
 
 
 # --- plugins ---------------------------------------------------------------------------------
@@ -239,6 +242,13 @@ class CommUnavailable(CommError):
 
     code = "comm-unavailable"
     cause = "torch was built without torch.distributed, or no backend fits the device."
+
+
+def _revive(cls: type[TrivetError], args: tuple[Any, ...], state: dict[str, Any]) -> TrivetError:
+    """An error that crossed a process boundary, with everything it carried."""
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
 
 
 def all_errors() -> Iterator[type[TrivetError]]:

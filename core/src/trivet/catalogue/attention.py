@@ -30,7 +30,8 @@ def _oracle(  # the operator's signature
     layout: str = "NHD",  # noqa: ARG001
 ) -> Tensor:
     """Goes token by token and head by head, with a log-sum-exp in place of a softmax."""
-    out, group = torch.zeros_like(q), q.shape[-2] // k_cache.shape[2]
+    flat, group = q.reshape(-1, *q.shape[-2:]), q.shape[-2] // k_cache.shape[2]
+    out = torch.zeros_like(flat)
     for s, length in enumerate(seq_lens.tolist()):
         start, end = int(query_start[s]), int(query_start[s + 1])
         for token in range(start, end):
@@ -43,13 +44,13 @@ def _oracle(  # the operator's signature
                 keys = [
                     k_cache[b, r, head // group] for b, (_, r) in zip(blocks, rows, strict=True)
                 ]
-                scores = torch.stack([torch.dot(q[token, head], key) for key in keys]) * scale
+                scores = torch.stack([torch.dot(flat[token, head], key) for key in keys]) * scale
                 if soft_cap:
                     scores = soft_cap * torch.tanh(scores / soft_cap)
                 weights = torch.exp(scores - torch.logsumexp(scores, 0))
                 for w, b, (_, r) in zip(weights, blocks, rows, strict=True):
                     out[token, head] += w * v_cache[b, r, head // group]
-    return out
+    return out.view(q.shape)
 
 
 def _inputs(dims: Mapping[str, int], dtype: torch.dtype, rng: torch.Generator) -> dict[str, Any]:
@@ -148,29 +149,36 @@ def paged_attention(  # the batch is ragged and paged
     key, are zeros.
     """
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    kv_heads, head_dim = k_cache.shape[2:]
-    group = q.shape[-2] // kv_heads
+    (size, kv_heads, head_dim), group = k_cache.shape[1:], q.shape[-2] // k_cache.shape[2]
+    queries, results = (t.reshape(-1, *q.shape[-2:]) for t in (q, out))
+    wide = torch.promote_types(up(q).dtype, k_cache.dtype)
     bounds = query_start.tolist()
     for s, length in enumerate(seq_lens.tolist()):
         start, end = bounds[s], bounds[s + 1]
         if start == end or length == 0:
             continue
-        pages = block_table[s, : math.ceil(length / k_cache.shape[1])].long()
+        # pages that no query's window reaches are not read: they may hold anything
+        page = max(0, length - (end - start) + 1 - window) // size if window else 0
+        pages = block_table[s, page : math.ceil(length / size)].long()
         k, v = (
-            up(cache[pages].reshape(-1, kv_heads, head_dim)[:length]).transpose(0, 1)
+            cache[pages].reshape(-1, kv_heads, head_dim)[: length - page * size].to(wide)
             for cache in (k_cache, v_cache)
         )
-        rows = up(q[start:end]).view(end - start, kv_heads, group, head_dim).permute(1, 2, 0, 3)
-        scores = matmul(rows.flatten(1, 2), k.mT).view(kv_heads, group, end - start, length) * scale
+        k, v = k.transpose(0, 1), v.transpose(0, 1)
+        rows = queries[start:end].to(wide).view(end - start, kv_heads, group, head_dim)
+        rows = rows.permute(1, 2, 0, 3)
+        scores = matmul(rows.flatten(1, 2), k.mT) * scale
+        scores = scores.view(kv_heads, group, end - start, length - page * size)
         if soft_cap:
             scores = soft_cap * torch.tanh(scores / soft_cap)
         own = torch.arange(length - (end - start), length, device=q.device)[:, None]
-        key = torch.arange(length, device=q.device)[None]
+        key = torch.arange(page * size, length, device=q.device)[None]
         hidden = key > own
         if window:
             hidden = hidden | (key <= own - window)
         weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         weights = weights.masked_fill(hidden.all(-1, keepdim=True), 0.0)
         mixed = matmul(weights.flatten(1, 2), v).view(kv_heads, group, end - start, head_dim)
-        out[start:end] = mixed.permute(2, 0, 1, 3).reshape(end - start, -1, head_dim).to(q.dtype)
+        mixed = mixed.permute(2, 0, 1, 3).reshape(end - start, -1, head_dim)
+        results[start:end] = mixed.to(q.dtype)
     return out

@@ -88,7 +88,15 @@ def kv_cache_write(  # the cache is six tensors and a choice
     """
     width = k.shape[-2:]
     flat, capacity = slots.reshape(-1), k_cache.shape[0] * k_cache.shape[1]
+    if not flat.shape[0] or not capacity:
+        return
+    # a skipped token repeats the first kept one, so that no size depends on data
     keep = flat >= 0
+    first = keep.to(torch.uint8).argmax(0, keepdim=True)
+    slot = torch.where(keep, flat, flat.index_select(0, first).clamp_min(0))
     for source, cache in ((k, k_cache), (v, v_cache)):
-        rows = source.reshape(-1, *width)[keep].to(cache.dtype)
-        cache.view(capacity, *width).index_copy_(0, flat[keep], rows)
+        given = source.reshape(-1, *width).to(cache.dtype)
+        rows = torch.where(keep[:, None, None], given, given.index_select(0, first))
+        target = cache.view(capacity, *width)
+        rows = torch.where(keep.any(), rows, target.index_select(0, slot))
+        target.index_copy_(0, slot, rows)

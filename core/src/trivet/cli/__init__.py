@@ -6,6 +6,7 @@ Exit codes of every sub-command: 0 done, 1 a problem was found, 2 it could not b
 
 from __future__ import annotations
 
+import importlib
 import io
 import sys
 
@@ -15,6 +16,7 @@ __all__ = ["main"]
 def main() -> None:
     """Runs the command line of this process and exits."""
     try:
+        importlib.import_module("rich")
         from trivet.cli.program import program
     except ModuleNotFoundError as error:
         if error.name not in {"click", "rich"}:

@@ -95,6 +95,5 @@ def externals() -> dict[str, External]:
 
 def own(name: str) -> click.Command:
     """One of core's commands, imported now."""
-    command = importlib.import_module(OWN[name][0]).command
-    assert isinstance(command, click.Command)
+    command: click.Command = importlib.import_module(OWN[name][0]).command
     return command

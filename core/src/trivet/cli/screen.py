@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import click
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 STYLES: Final = {
     "found": "green", "yes": "green", "runs": "bold green", "guarded": "yellow", "shadowed": "dim",
@@ -60,14 +58,18 @@ class Screen:
         self.table((), [row for row in rows if row[1]])
 
     def table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, flexible: int = 1
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        flexible: Sequence[int] = (-1,),
     ) -> None:
-        """Rows under column titles; the last ``flexible`` columns share what width remains.
+        """Rows under column titles.
 
         Args:
             columns: titles; none for a table without.
             rows: cells as text.
-            flexible: how many columns, from the right, hold sentences or lists.
+            flexible: columns that hold sentences or lists: they share what width the names leave.
         """
         if not rows:
             return
@@ -75,11 +77,11 @@ class Screen:
             box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(columns),
             header_style="dim",
         )  # fmt: skip
-        count = len(rows[0])
-        for position in range(count):
+        loose = {position % len(rows[0]) for position in flexible}
+        for position in range(len(rows[0])):
             title = columns[position] if columns else ""
             widest = max([len(title), *(_widest(row[position]) for row in rows)])
-            fixed = min(widest, _NAME_WIDTH) if position < count - flexible else None
+            fixed = None if position in loose else min(widest, _NAME_WIDTH)
             table.add_column(title, width=fixed, overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
@@ -112,10 +114,9 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def json_option(keys: Mapping[str, str]) -> Callable[[F], F]:
-    """The option ``--json``, with what its keys are."""
-    names = f"Print one JSON document with the keys {', '.join(keys)}."
-    return click.option("--json", "as_json", is_flag=True, help=names)
+json_option: Final = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document; its keys are below."
+)
 
 
 def key_page(keys: Mapping[str, str]) -> str:

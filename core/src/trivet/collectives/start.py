@@ -263,6 +263,7 @@ class Start:
         arrived, verify = agreement.meet(source, to, _record("message", x))
         meeting = Meeting(
             self._m.messages,
+            (source, to),
             arrived,
             verify,
             lambda: self._begin(what, moved, run),

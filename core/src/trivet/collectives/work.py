@@ -135,6 +135,7 @@ class Meeting(Work):
 
     Args:
         queue: the messages of the group that have not moved yet; adds itself.
+        pair: (from, to); the messages of a pair move in the order in which they were started.
         arrived: whether the other end has spoken.
         verify: raises ``CommError`` unless both said the same.
         launch: starts the transfer.
@@ -144,12 +145,14 @@ class Meeting(Work):
     def __init__(
         self,
         queue: list[Meeting],
+        pair: tuple[int, int],
         arrived: Callable[[], bool],
         verify: Callable[[], None],
         launch: Callable[[], Work],
         timeout: float,
     ) -> None:
         self._queue = queue
+        self._pair = pair
         self._arrived = arrived
         self._verify = verify
         self._launch = launch
@@ -190,8 +193,14 @@ class Meeting(Work):
             time.sleep(_POLL_SECONDS)
 
     def _progress(self) -> None:
+        waiting: set[tuple[int, int]] = set()
         for meeting in tuple(self._queue):
-            if meeting._arrived():  # noqa: SLF001  # its own class
+            pair = meeting._pair  # noqa: SLF001  # its own class
+            # The other end may speak of two messages between two looks at them here: the second
+            # must not overtake the first.
+            if pair in waiting or not meeting._arrived():  # noqa: SLF001
+                waiting.add(pair)
+            else:
                 self._queue.remove(meeting)
                 meeting._settle()  # noqa: SLF001
 

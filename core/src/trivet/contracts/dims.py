@@ -50,6 +50,9 @@ class Dim:
                     msg = f"dim {text!r}: {name!r} is a Python keyword"
                     raise DeclarationError(msg)
                 n = match.groupdict().get("n", "0")
+                if form not in {"star", "plain", "plus"} and n.isdigit() and not int(n):
+                    msg = f"dim {text!r}: a size is neither multiplied nor divided by 0"
+                    raise DeclarationError(msg)
                 return cls(text, name, form, int(n) if n.isdigit() else n)
         msg = f"{text!r} is not a dim (name, *name, n*name, name+n, name/n, ceil(name/n))"
         raise DeclarationError(msg)
@@ -73,7 +76,13 @@ class Dim:
         return _BACKWARD[self.form].format(s=size, n=self.n)
 
     def _n(self, values: Mapping[str, int]) -> int:
-        return self.n if isinstance(self.n, int) else values[self.n]
+        if isinstance(self.n, int):
+            return self.n
+        n = values[self.n]
+        if not n and self.form != "plus":
+            msg = f"dim {self.text!r}: {self.n} is 0"
+            raise DeclarationError(msg)
+        return n
 
     def size(self, values: Mapping[str, int]) -> int:
         """The size, from the values of names and integer arguments."""

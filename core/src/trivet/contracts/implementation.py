@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ PROPERTIES = ("graph_safe", "deterministic", "batch_invariant", "stream_ordered"
 """Claims that the kit tests; each is a keyword of ``implements``."""
 
 _ATTRIBUTES = ("dtype", "rank", "contiguous", "rows", "offset_aligned")
+_PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,11 @@ def implements(
         "stream_ordered": stream_ordered,
     }
 
+    for word, given in (("domain", domain), ("requires", requires), ("sources", sources)):
+        if isinstance(given, (str, Term, Requirement)):
+            msg = f"implements({target!r}, name={name!r}): {word} is {given!r}, not a list"
+            raise DeclarationError(msg, fix=f"{word}=[...]")
+
     def record(function: F) -> F:
         claim = Claim(
             target=target,
@@ -204,7 +211,8 @@ REFERENCE = "reference"
 
 def reference(operator: Operator) -> Implementation:
     """Core's own reference as an implementation that accepts everything."""
-    properties = set(operator.properties) | ({"graph_safe"} if operator.traceable else set())
+    properties = {*operator.properties, "stream_ordered"}
+    properties |= {"graph_safe"} if operator.traceable else set()
     claim = Claim(
         target=operator.name,
         name=REFERENCE,
@@ -257,11 +265,14 @@ def verify(claim: Claim, plugin: str, known: Mapping[str, Operator]) -> Implemen
         given = claim.target.partition("@")[2] or "missing"
         msg = f"{who}: version {given}, operator has @{op.version}"
         raise SignatureDrift(msg, fix=f"port it to {op.name}@{op.version}")
-    if form == "inplace" and not op.written("inplace"):
-        msg = f"{who}: {op.name} has no in-place form"
+    if problem := missing_form(op, form):
+        msg = f"{who}: {problem}"
         raise DeclarationError(msg)
+    if not _PROVIDER_NAME.fullmatch(claim.name):
+        msg = f"{who}: {claim.name!r} is no name for an order list"
+        raise DeclarationError(msg, fix="letters, digits, '_', '-' and '.'")
     function = claim.function
-    if not isinstance(function, types.FunctionType) or "<locals>" in function.__qualname__:
+    if not isinstance(function, types.FunctionType) or not function.__qualname__.isidentifier():
         msg = f"{who}: {function!r} is not a module-level def"
         raise DeclarationError(msg, fix="move it to module level; no lambda, partial or method")
     if problem := drift(function, op.signature, out=form == "out"):
@@ -272,6 +283,7 @@ def verify(claim: Claim, plugin: str, known: Mapping[str, Operator]) -> Implemen
     for term in claim.domain:
         for path in term.paths:
             check_path(op, path, f"{who}: {term}", out=form == "out")
+            _check_subject(op, term, path, who)
     for file in _files(claim):
         if not file.is_file():
             msg = f"{who}: source {file} does not exist"
@@ -286,7 +298,7 @@ def check_path(op: Operator, path: str, who: str, *, out: bool = False) -> None:
         DeclarationError: with the names that would be right.
     """
     head, _, attribute = path.partition(".")
-    tensors = (*op.tensors, "out") if out else op.tensors
+    tensors = (*op.tensors, "out") if out and op.signature.packing == "one" else op.tensors
     lists = [p.name for p in op.signature.parameters if p.kind == "Tensor[]"]
     if attribute:
         if head in tensors and attribute in _ATTRIBUTES:
@@ -296,6 +308,36 @@ def check_path(op: Operator, path: str, who: str, *, out: bool = False) -> None:
     msg = f"{who}: {path!r} is no dim, argument or attribute of {op.name}"
     names = [*op.where, *op.parameters, *(f"{t}.{a}" for t in tensors[:1] for a in _ATTRIBUTES)]
     raise DeclarationError(msg, fix=f"use one of {', '.join(names)}")
+
+
+def missing_form(op: Operator, form: str) -> str:
+    """Why an operator has no such form; empty when it has."""
+    if form == "inplace" and not op.written("inplace"):
+        return f"{op.name} has no in-place form"
+    if form != "inplace" and op.inplace_only:
+        return f"{op.name} has no {form} form, it writes its arguments"
+    return ""
+
+
+def _check_subject(op: Operator, term: Term, path: str, who: str) -> None:
+    """Refuses a term whose path is of a kind that the term cannot speak about."""
+    head, _, attribute = path.partition(".")
+    parameter = op.parameters.get(head)
+    dim = parameter is None and head in op.where
+    scalar = parameter is not None and parameter.scalar
+    integer = parameter is not None and parameter.kind == "int"
+    size = attribute == "rank" or (not attribute and (dim or integer))
+    fits = {
+        "tensor": not attribute and not dim and not scalar and head in (*op.tensors, "out"),
+        "optional": parameter is not None and (parameter.optional or parameter.kind == "Tensor[]"),
+        "size": size,
+        "value": size or attribute == "dtype" or scalar,
+        "": True,
+    }
+    if not fits[term.about]:
+        wanted = {"tensor": "a tensor", "optional": "an optional tensor or a list of tensors"}
+        msg = f"{who}: {term}: {path!r} is not {wanted.get(term.about, 'a dim or a scalar')}"
+        raise DeclarationError(msg)
 
 
 def _files(claim: Claim) -> list[Path]:
@@ -320,6 +362,7 @@ __all__ = [
     "device",
     "feature",
     "implements",
+    "missing_form",
     "reference",
     "split_target",
     "verify",

@@ -6,8 +6,9 @@ explanation, documentation, test cases and error budget. Adding an operator is o
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -17,13 +18,21 @@ import torch
 
 from trivet.contracts.cases import Budget, Cases
 from trivet.contracts.dims import Dim, Shape
-from trivet.contracts.signature import Parameter, Signature
+from trivet.contracts.signature import REQUIRED, Parameter, Signature
 from trivet.errors import DeclarationError
 
 ACTIVATION = "T"
 """The dtype variable that the fact ``"dtype"`` means; every undeclared tensor has it."""
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*\.)?[a-z][a-z0-9_]*")
+
+_RESERVED = frozenset(
+    {"out", "dtype", "rank", "contiguous", "iter", "len", "next", "tuple", "zip"},
+)
+"""Words of facts and of generated functions."""
+
+_LOCALS = re.compile(r"f\d+|grad|grad_enabled|prod|has_rows|.*_(shape|stride|dtype)")
+"""A guard keeps the dim ``tokens`` in the local ``_tokens``: these locals are taken."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,8 @@ class Operator:
         Raises:
             DeclarationError: two arguments give one dim different values; the text names both.
         """
-        values: dict[str, int] = {n: v for n, v in arguments.items() if type(v) is int}
+        integers = [p.name for p in self.signature.parameters if p.kind == "int"]
+        values: dict[str, int] = {n: arguments[n] for n in integers if n in arguments}
         found: dict[str, str] = {}
         order = sorted(self.shapes.items(), key=lambda s: any(d.form == "ceil" for d in s[1].dims))
         for arg, shape in order:
@@ -146,6 +156,8 @@ class Operator:
                 size = real[shape.index(position)]
             if dim.name not in values and dim.solvable | dim.star:
                 values[dim.name], found[dim.name] = dim.solve(size, values), arg
+            if dim.name not in values:
+                continue  # only an absent tensor would give it
             if dim.size(values) != size:
                 msg = (
                     f"{self.name}: {dim.text!r} of {arg} is {size}, but "
@@ -282,35 +294,75 @@ def _where(signature: Signature, shapes: Mapping[str, Shape]) -> dict[str, Where
 
 def _check(op: Operator) -> None:
     """Refuses a declaration that contradicts itself."""
-
-    def refuse(problem: str) -> None:
+    for problem in itertools.chain(_names(op), _dims(op), _effects(op)):
         msg = f"operator {op.name!r} ({op.source}): {problem}"
         raise DeclarationError(msg)
 
+
+def _names(op: Operator) -> Iterator[str]:
     if not _NAME.fullmatch(op.name) or op.name.endswith(("_", "_out")):
-        refuse("a name is lower_snake_case and ends neither in '_' nor in '_out'")
+        yield "a name is lower_snake_case and ends neither in '_' nor in '_out'"
+    for name in op.parameters:
+        if name.startswith("_") or name in _RESERVED:
+            yield f"a parameter may not be called {name!r}"
+    if not op.tensors:
+        yield "it has no tensor argument"
     if unknown := (set(op.shapes) | set(op.dtypes)) - set(op.tensors):
-        refuse(f"{sorted(unknown)} are no tensor arguments")
+        yield f"{sorted(unknown)} are no tensor arguments"
     if missing := set(op.tensors) - set(op.shapes):
-        refuse(f"tensor arguments {sorted(missing)} have no shape")
-    if clash := set(op.where) & set(op.tensors):
-        refuse(f"{sorted(clash)} name both a dim and a tensor argument")
+        yield f"tensor arguments {sorted(missing)} have no shape"
     if not op.doc:
-        refuse("the reference has no docstring")
+        yield "the reference has no docstring"
     strings = {p.name for p in op.signature.parameters if p.kind == "str"}
     if strings != set(op.choices):
-        refuse(f"str arguments {sorted(strings)} and choices {sorted(op.choices)} differ")
+        yield f"str arguments {sorted(strings)} and choices {sorted(op.choices)} differ"
+    for name, allowed in op.choices.items():
+        default = op.parameters[name].default
+        if default is not REQUIRED and default not in allowed:
+            yield f"default {default!r} of {name!r} is no declared choice"
+
+
+def _dims(op: Operator) -> Iterator[str]:
+    integers = {p.name for p in op.signature.parameters if p.kind == "int"}
+    if clash := set(op.where) & (set(op.parameters) - integers):
+        yield f"{sorted(clash)} name both a dim and an argument that is no int"
+    for name in op.where:
+        dtype = str(getattr(torch, name, "")) == f"torch.{name}"
+        if name in _RESERVED or _LOCALS.fullmatch(name) or dtype:
+            yield f"a dim may not be called {name!r}"
+    for arg, shape in op.shapes.items():
+        for dim in shape.dims:
+            if dim.name not in op.where and dim.name not in integers:
+                yield f"dim {dim.text!r} of {arg!r} cannot be solved from any size"
+    every = [(f"result {i}", o.shape, o.like) for i, o in enumerate(op.outputs)]
+    every += [("moved", shape, like) for shape, like in op.moved]
+    for what, shape, like in every:
+        known = op.parameters.get(like)
+        if not isinstance(getattr(torch, like, None), torch.dtype) and not (known and known.tensor):
+            yield f"{what} is like {like!r}: no tensor argument and no dtype"
+        for dim in shape.dims:
+            if dim.name not in op.where and dim.name not in integers:
+                yield f"{what} has dim {dim.text!r}, which no argument gives"
+    for dim in (d for s in (*op.shapes.values(), *(e[1] for e in every)) for d in s.dims):
+        if isinstance(dim.n, str) and dim.n not in integers:
+            yield f"dim {dim.text!r}: {dim.n!r} is no int argument"
+
+
+def _effects(op: Operator) -> Iterator[str]:
     returns_nothing = op.signature.packing == "none"
     if bool(op.writes) != returns_nothing or bool(op.outputs) == returns_nothing:
-        refuse("it either returns results (returns=) or writes arguments (writes=)")
-    for position, output in enumerate(op.outputs):
-        if output.like not in op.parameters and not isinstance(
-            getattr(torch, output.like, None), torch.dtype
-        ):
-            refuse(f"result {position} is like {output.like!r}: no argument and no dtype")
-        for dim in output.shape.dims:
-            if dim.name not in op.where and dim.name not in op.scalars:
-                refuse(f"result {position} has dim {dim.text!r}, which no argument gives")
+        yield "it either returns results (returns=) or writes arguments (writes=)"
+    if op.signature.packing == "one" and len(op.outputs) != 1:
+        yield f"it returns one tensor, {len(op.outputs)} results are declared"
+    if unknown := set(op.writes) - set(op.tensors):
+        yield f"writes {sorted(unknown)} are no tensor arguments"
     for arg, position in op.inplace.items():
-        if arg not in op.tensors or position >= len(op.outputs):
-            refuse(f"inplace {arg!r} -> {position} names no argument or no result")
+        if arg not in op.tensors or not 0 <= position < len(op.outputs):
+            yield f"inplace {arg!r} -> {position} names no argument or no result"
+        elif (op.shapes[arg].text, arg) != (
+            op.outputs[position].shape.text,
+            op.outputs[position].like,
+        ):
+            yield f"inplace {arg!r} -> {position}: the result has another shape or dtype"
+    if op.inplace and sorted(op.inplace.values()) != list(range(len(op.outputs))):
+        yield "inplace covers each result exactly once"

@@ -15,6 +15,14 @@ from torch import Tensor
 from trivet.errors import DeclarationError
 
 _KINDS: Final = {Tensor: "Tensor", int: "int", float: "float", bool: "bool", str: "str"}
+_DEFAULTS: Final = {
+    "Tensor?": type(None),
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "dtype": torch.dtype,
+}
 REQUIRED: Final = inspect.Parameter.empty
 
 
@@ -83,7 +91,11 @@ class Signature:
             if p.kind is not p.POSITIONAL_OR_KEYWORD:
                 msg = f"{function.__name__}: parameter {p.name!r} must be an ordinary one"
                 raise DeclarationError(msg)
-            parameters.append(Parameter(p.name, _kind(p.annotation), p.default))
+            kind = _kind(p.annotation)
+            if p.default is not REQUIRED and type(p.default) is not _DEFAULTS.get(kind):
+                msg = f"{function.__name__}: {p.name!r} is {kind}, its default is {p.default!r}"
+                raise DeclarationError(msg)
+            parameters.append(Parameter(p.name, kind, p.default))
         result = read.return_annotation
         if result is None:
             packing = "none"
@@ -113,20 +125,20 @@ def drift(function: Callable[..., Any], signature: Signature, *, out: bool) -> s
 
     Names, order and defaults must be equal; annotations are the vendor's own business.
     """
-    want = [(p.name, p.default, False) for p in signature.parameters]
+    ordinary, keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    want: list[tuple[str, Any, int]]
+    want = [(p.name, p.default, ordinary) for p in signature.parameters]
     if out:
-        want.append(("out", REQUIRED, True))
-    have = [
-        (p.name, p.default, p.kind is p.KEYWORD_ONLY)
-        for p in inspect.signature(function).parameters.values()
-    ]
+        want.append(("out", REQUIRED, keyword))
+    have = [(p.name, p.default, p.kind) for p in inspect.signature(function).parameters.values()]
     for position, (w, h) in enumerate(zip(want, have, strict=False)):
         if w[0] != h[0]:
             return f"parameter {position + 1} is {h[0]!r}, the operator has {w[0]!r}"
-        if w[1] != h[1] or type(w[1]) is not type(h[1]):
+        if type(w[1]) is not type(h[1]) or repr(w[1]) != repr(h[1]):
             return f"default of {w[0]!r} is {_shown(h[1])}, the operator has {_shown(w[1])}"
         if w[2] != h[2]:
-            return f"parameter {w[0]!r} must {'' if w[2] else 'not '}be keyword-only"
+            wanted = "keyword-only" if w[2] == keyword else "ordinary"
+            return f"parameter {w[0]!r} is {h[2].description}, must be {wanted}"
     if missing := want[len(have) :]:
         return f"parameter {missing[0][0]!r} is missing"
     if extra := have[len(want) :]:

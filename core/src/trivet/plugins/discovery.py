@@ -306,7 +306,7 @@ class Discovery:
         return self._entries[name].line.usable
 
     def _notes(self) -> list[str]:
-        """Names in the filters that fit no installed plugin."""
+        """Names that fit nothing installed: in the filters, and of devices to be added to."""
         known = {normalised(n): n for n in self._entries}
         known |= {normalised(e.candidate.dist): e.candidate.dist for e in self._entries.values()}
         notes = []
@@ -317,6 +317,10 @@ class Discovery:
                     hint = f", did you mean {' or '.join(near)}?" if near else ""
                     source = self.settings.source(which)
                     notes.append(f"{source} names {name!r}, which is not installed{hint}")
+        for name, entry in self._entries.items():
+            kind = entry.candidate.extends
+            if kind and kind not in self._entries:
+                notes.append(f"{name} adds to {kind!r}, which no installed distribution brings")
         return notes
 
 

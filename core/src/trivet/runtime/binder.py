@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from trivet.contracts.device import DeviceInfo
-from trivet.contracts.implementation import Implementation, split_target
+from trivet.contracts.implementation import Implementation, missing_form, reference, split_target
 from trivet.contracts.operator import Operator
 from trivet.contracts.terms import Term
 from trivet.errors import NoImplementation, UnknownName
@@ -20,7 +20,7 @@ from trivet.selection.authority import Policy, current_context, orders
 from trivet.selection.bindings import build
 from trivet.selection.choose import Arm, Choice, choose
 from trivet.selection.facts import normalise
-from trivet.settings import Settings, read
+from trivet.settings import MODES, Settings, read
 
 LOG = logging.getLogger("trivet.bind")
 
@@ -61,8 +61,11 @@ class Binder:
 
         Raises:
             ConfigError: settings are not understood.
-            UnknownName: an order list names what does not exist.
+            UnknownName: an order list names what does not exist, or there is no such mode.
         """
+        if mode not in MODES:
+            msg = f"no mode {mode!r}"
+            raise UnknownName(msg, fix=f"use one of {', '.join(MODES)}")
         settings = settings or read()
         context, required = current_context()
         policy = Policy(
@@ -92,24 +95,30 @@ class Binder:
         Raises:
             UnknownName: no such operator or form; near misses are listed.
         """
-        base, form, version = split_target(name, self.operators)
+        base, form, version = split_target(str(name), self.operators)
         op = self.operators.get(base)
         if op is None:
             near = difflib.get_close_matches(base, self.operators, n=3) or list(self.operators)
             msg = f"no operator {name!r}"
             raise UnknownName(msg, fix=f"use one of {', '.join(near)}")
         if version is not None and version != op.version:
-            msg = f"operator {op.name!r} is at version {op.version}, not {version}"
+            asked = name.partition("@")[2]
+            msg = f"operator {op.name!r} is at version {op.version}, not {asked}"
             raise UnknownName(msg, fix=f"port the call to {op.name}@{op.version}")
-        if form == "inplace" and not op.written("inplace"):
-            msg = f"operator {op.name!r} has no in-place form"
-            raise UnknownName(msg, fix=f"use {op.name!r}")
+        if problem := missing_form(op, form):
+            raise UnknownName(problem, fix=f"use {op.name!r}")
         return op, form
 
     def choose(
-        self, name: str, facts: Mapping[str, Any], policy: Policy, *, site: bool = False
+        self,
+        name: str,
+        facts: Mapping[str, Any],
+        policy: Policy,
+        *,
+        site: bool = False,
+        varying: Collection[str] = (),
     ) -> Choice:
-        """The choice for a call site, with its trace.
+        """The choice for a call site, with its trace; for the rest see ``normalise``.
 
         Raises:
             UnknownName: the operator or a fact does not exist.
@@ -117,7 +126,8 @@ class Binder:
         """
         op, form = self.target(name)
         own = [i for i in self.implementations if i.operator is op]
-        return choose(op, form, normalise(op, facts, site=site), own, policy)
+        known = normalise(op, facts, site=site, varying=varying)
+        return choose(op, form, known, own, policy)
 
     def bind(
         self,
@@ -147,6 +157,7 @@ def finish(
     """Builds a choice, with checks and counters around each arm where they are asked for."""
     if not settings.check and counts is None:
         return build(choice, grad=grad)
+    identity = tuple(sorted((str(t), on) for t, on in decided.items()))
 
     def wrap(arm: Arm) -> Callable[..., Any]:
         function = arm.function
@@ -154,7 +165,7 @@ def finish(
             function = checked(arm, choice.form, choice.facts, decided)
         return counts.wrap(site, arm, function) if counts is not None else function
 
-    return build(choice, grad=grad, wrap=wrap)
+    return build(choice, grad=grad, wrap=wrap, wrapped=identity if counts is None else None)
 
 
 def lacking(binder: Binder, sites: Mapping[str, str], policy: Policy) -> None:
@@ -168,7 +179,7 @@ def lacking(binder: Binder, sites: Mapping[str, str], policy: Policy) -> None:
     without = []
     for name in dict.fromkeys(sites.values()):
         op, _ = binder.target(name)
-        declared = [set(op.properties)] + [
+        declared = [set(reference(op).claim.properties)] + [
             set(i.claim.properties) for i in binder.implementations if i.operator is op
         ]
         if not any(policy.required <= have for have in declared):

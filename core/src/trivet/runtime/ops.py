@@ -21,7 +21,7 @@ class Ops:
         self._prefix = prefix
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         full = self._prefix + name
         if any(n.startswith(full + ".") for n in self._names):

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from trivet.contracts.implementation import Implementation, reference
 from trivet.contracts.version import CONTRACT
-from trivet.errors import NoImplementation, OrderError
+from trivet.errors import NoImplementation, OrderError, UnknownName
 from trivet.runtime.binder import Binder, finish, lacking
 from trivet.runtime.observe import Counts
 from trivet.runtime.prepared import Handle, prepare, replace_handles
 from trivet.runtime.snapshot import Snapshot
-from trivet.runtime.steps import Site, Tables, refuse_reserved
+from trivet.runtime.steps import Site, Tables, is_word, refuse_reserved
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy
 from trivet.selection.choose import Choice, Row
@@ -53,7 +55,7 @@ class Step:
         self.__dict__.update(functions)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        msg = f"no site {name!r}; this plan has {', '.join(self._choices)}"
+        msg = f"no site {name!r}; this plan has {', '.join(self.__dict__.get('_choices', ()))}"
         raise AttributeError(msg)
 
     def use(self, tree: Any) -> Any:
@@ -101,7 +103,7 @@ class Step:
 
     def _settled(self, site: str) -> Choice:
         if site not in self._choices:
-            self.__getattr__(site)
+            raise _no_site(site, self._choices)
         choice = self._choices[site]
         if not choice.settled:
             undecided = choice.arms[0].terms
@@ -123,7 +125,14 @@ class Plan:
         observe: bool,
         packs: int,
     ) -> None:
-        refuse_reserved(list(sites), RESERVED)
+        refuse_reserved(sites, RESERVED)
+        for name, row in sites.items():
+            if not _is_row(row):
+                msg = f"site {name!r} is {row!r}"
+                raise UnknownName(msg, fix='write NAME: ("operator", {facts})')
+        if packs not in {0, 1}:
+            msg = f"packs={packs!r}"
+            raise UnknownName(msg, fix="0 (one for each provider that a step can choose) or 1")
         base = policies("")
         lacking(binder, {n: target for n, (target, _) in sites.items()}, base)
         self.mode = mode
@@ -138,6 +147,7 @@ class Plan:
         self._narrowed = {s.name: list(tables.narrowed(s)) for s in self.sites.values()}
         self._refuse_guarded_packs()
         self._tables = self._bind(tables)
+        self._identity = self._state()
         self.at: Callable[..., Step] = tables.lookup(self._tables)
         self.__dict__.update({n: self._tables[tables.keys[0]].__dict__[n] for n in self.sites})
         for site in self.sites.values():
@@ -212,7 +222,7 @@ class Plan:
     def explain(self, site: str) -> tuple[Row, ...]:
         """Every candidate of a site in order: yes, guarded on what, or no and why."""
         if site not in self.sites:
-            self.__getattr__(site)
+            raise _no_site(site, self.sites)
         return self.sites[site].choice.rows
 
     def counts(self) -> dict[tuple[str, str], int]:
@@ -240,7 +250,10 @@ class Plan:
             },
             "plugins": dict(self._snapshot.plugins),
             "numerics": dict(self._snapshot.numerics),
-            "sites": {n: locks.site_document(s.choice, self.mode) for n, s in self.sites.items()},
+            "sites": {
+                n: locks.site_document(s.choice, self.mode, s.variables)
+                for n, s in self.sites.items()
+            },
         }
         return document | {"digest": locks.digest(document)}
 
@@ -257,11 +270,46 @@ class Plan:
         """What changed since the plan was made, one line each; the plan itself never changes."""
         return self._snapshot.differences(Snapshot.now(read()))
 
+    def interned(self) -> Plan:
+        """The plan of this process that equals this one; observed plans are one of a kind."""
+        with _lock:
+            if self._counts is not None:
+                return self
+            return _plans.setdefault(self._identity, self)
+
+    def _state(self) -> Hashable:
+        """Everything that tells two plans apart: sites, functions, and what they were made under.
+
+        The digest would not do: two devices may bring equal files. Nor is it needed, and it reads
+        every source file.
+        """
+        sites = tuple(
+            (s.name, s.target, s.choice.facts.key, tuple(sorted(s.variables.items())))
+            for s in self.sites.values()
+        )
+        arms = tuple((a.provider, a.terms) for s in self.sites.values() for a in s.choice.arms)
+        functions = tuple(step.__dict__[n] for step in self._tables.values() for n in self.sites)
+        under = (self.mode, repr(self._info), self._settings.check, repr(self._snapshot))
+        return sites, arms, functions, under
+
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and self.digest == other.digest
+        return isinstance(other, Plan) and self._identity == other._identity
+
+
+_plans: WeakValueDictionary[Hashable, Plan] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def _is_row(row: object) -> bool:
+    """Whether it is an operator and a mapping of facts."""
+    return isinstance(row, (tuple, list)) and len(row) == 2 and isinstance(row[1], Mapping)
+
+
+def _no_site(site: object, known: Iterable[str]) -> UnknownName:
+    return UnknownName(f"no site {site!r}", fix=f"this plan has {', '.join(known)}")
 
 
 class SemanticStep:
@@ -295,13 +343,32 @@ def _site(
 ) -> Site:
     op, _ = binder.target(target)
     named = {d: v for d, v in facts.items() if isinstance(v, str) and _is_size(op, d)}
+    for dim, variable in named.items():
+        if not is_word(variable):
+            msg = f"site {name!r}: {dim!r} cannot be the step variable {variable!r}"
+            raise UnknownName(msg, fix="a step variable is a keyword of plan.at(...)")
     static = {k: v for k, v in facts.items() if k not in named}
-    choice = binder.choose(target, static, policy, site=True)
+    choice = binder.choose(target, static, policy, site=True, varying=named)
     if packs == 1 and op.prepare is not None:
-        choice = dataclasses.replace(choice, arms=tuple(a for a in choice.arms if not a.terms))
+        choice = _without_guards(choice, name)
     return Site(name, target, choice, MappingProxyType(named))
 
 
-def _is_size(op: Any, path: str) -> bool:
+def _without_guards(choice: Choice, site: str) -> Choice:
+    """The choice with the arms alone that every step and call can take."""
+    guarded = {a.provider for a in choice.arms if a.terms}
+    rows = tuple(
+        Row(r.provider, "no", f"packs=1 takes no guarded provider ({r.reason})", r.note)
+        if r.provider in guarded
+        else r
+        for r in choice.rows
+    )
+    if not (arms := tuple(a for a in choice.arms if not a.terms)):
+        msg = f"site {site!r}: packs=1 leaves no provider"
+        raise NoImplementation(msg, trace=rows, fix="state the sizes as facts, or leave packs=1")
+    return dataclasses.replace(choice, arms=arms, rows=rows)
+
+
+def _is_size(op: Any, path: object) -> bool:
     parameter = op.parameters.get(path)
     return path in op.where if parameter is None else parameter.kind == "int"

@@ -75,7 +75,7 @@ def replace_handles(tree: Any, pack: Callable[[Handle], list[Tensor]]) -> Any:
     """A copy of a tree of containers in which every handle became what ``pack`` gives."""
     if isinstance(tree, Handle):
         return pack(tree)
-    if isinstance(tree, dict):
+    if isinstance(tree, Mapping):
         return {k: replace_handles(v, pack) for k, v in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(replace_handles(v, pack) for v in tree))

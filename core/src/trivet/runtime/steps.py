@@ -7,14 +7,15 @@ made; ``at`` only evaluates the terms and looks the table up.
 from __future__ import annotations
 
 import itertools
+import keyword
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.value import Between, Divisible, Equal, OneOf
-from trivet.errors import DeclarationError, UnknownName
+from trivet.errors import DeclarationError, DomainError, UnknownName
 from trivet.selection.choose import Choice
 from trivet.selection.narrow import narrow
 from trivet.selection.texts import compile_function, literal
@@ -72,6 +73,9 @@ class _Variable:
     def literal(self, value: object) -> str:
         return literal(value)
 
+    def given(self, arg: str, *, wanted: bool) -> str:
+        raise NotImplementedError
+
     def inner(self, arg: str) -> int:
         raise NotImplementedError
 
@@ -96,14 +100,25 @@ class _Value:
 def _outcomes(terms: Sequence[Term]) -> list[tuple[bool, ...]]:
     """Every combination of truths that some non-negative value gives, in order of value."""
     period = math.lcm(1, *(t.by for t in terms if isinstance(t, Divisible)))
+    if period > MAX_TABLES:
+        msg = f"a plan cannot tell steps apart by {' and '.join(map(str, terms))}"
+        raise DeclarationError(msg, fix="state that size as a fact of the site")
     edges = {0, 1}
     for term in terms:
         numbers = [a for a in term.args if isinstance(a, int) and not isinstance(term, Divisible)]
         edges |= {n + d for n in numbers for d in (-1, 0, 1) if n + d >= 0}
     seen: dict[tuple[bool, ...], None] = {}
-    for value in sorted(edge + k for edge in edges for k in range(min(period, MAX_TABLES))):
+    for value in sorted({edge + k for edge in edges for k in range(period)}):
         seen.setdefault(tuple(t.decide(_Value(value)) is True for t in terms))
     return list(seen)
+
+
+class _Known(dict[Any, Any]):
+    """The tables by outcome; every outcome of non-negative integers is there."""
+
+    def __missing__(self, key: object) -> Any:
+        msg = "a step variable is no size"
+        raise DomainError(msg, fix="pass non-negative integers to plan.at(...)")
 
 
 @dataclass(frozen=True)
@@ -164,7 +179,8 @@ class Tables:
             f"    if _others:\n        _check(_others)\n"
             f"    return _tables[({''.join(p + ', ' for p in parts)})]\n"
         )
-        return compile_function("at", "at", body, {"_tables": tables, "_check": self._check})
+        found = _Known(tables)
+        return compile_function("at", "at", body, {"_tables": found, "_check": self._check})
 
     def _check(self, given: Mapping[str, object]) -> None:
         for name in given:
@@ -173,13 +189,23 @@ class Tables:
                 raise UnknownName(msg, fix=f"this plan has {', '.join(sorted(self.accepted))}")
 
 
-def refuse_reserved(names: Sequence[str], reserved: frozenset[str]) -> None:
+def refuse_reserved(names: Iterable[str], reserved: frozenset[str]) -> None:
     """Refuses site names that are the plan's own words.
 
     Raises:
         UnknownName: a name is reserved or no identifier.
     """
     for name in names:
-        if name in reserved or not name.isidentifier() or name.startswith("_"):
+        if name in reserved or not is_word(name):
             msg = f"a site may not be called {name!r}"
             raise UnknownName(msg, fix=f"reserved: {', '.join(sorted(reserved))}")
+
+
+def is_word(name: object) -> bool:
+    """Whether a name can be an attribute or a keyword argument."""
+    return (
+        isinstance(name, str)
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and not name.startswith("_")
+    )

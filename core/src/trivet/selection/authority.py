@@ -24,8 +24,17 @@ _required: ContextVar[frozenset[str]] = ContextVar("trivet_required", default=fr
 
 
 def orders(given: Mapping[str, str | Sequence[str]]) -> Mapping[str, tuple[str, ...]]:
-    """Order lists as tuples; one provider may be written as plain text."""
-    return MappingProxyType({k: (v,) if isinstance(v, str) else tuple(v) for k, v in given.items()})
+    """Order lists as tuples; one provider may be written as plain text.
+
+    Raises:
+        UnknownName: a list holds something else than text.
+    """
+    lists = {k: (v,) if isinstance(v, str) else v for k, v in given.items()}
+    for operator, names in lists.items():
+        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+            msg = f"the order list of {operator!r} is {names!r}"
+            raise UnknownName(msg, fix=f'write {operator}="plugin/name", or a list of them')
+    return MappingProxyType({k: tuple(v) for k, v in lists.items()})
 
 
 @contextlib.contextmanager
@@ -54,6 +63,7 @@ def require(*properties: str) -> Iterator[None]:
 
 def known_properties(properties: Iterable[str]) -> frozenset[str]:
     """The properties as a set, refused when one does not exist."""
+    properties = (properties,) if isinstance(properties, str) else tuple(properties)
     for name in properties:
         if name not in PROPERTIES:
             msg = f"no property {name!r}"

@@ -5,7 +5,8 @@ Where facts prove the domain this is the vendor's own function; otherwise a gene
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
 
 from trivet.contracts.implementation import REFERENCE
@@ -16,22 +17,51 @@ from trivet.selection.guard import make_guard
 
 Wrap = Callable[[Arm], Callable[..., Any]]
 
+_built: dict[Hashable, Callable[..., Any]] = {}
+_lock = threading.Lock()
 
-def build(choice: Choice, *, grad: bool = False, wrap: Wrap | None = None) -> Callable[..., Any]:
-    """The callable of a choice.
+
+def build(
+    choice: Choice,
+    *,
+    grad: bool = False,
+    wrap: Wrap | None = None,
+    wrapped: Hashable = None,
+) -> Callable[..., Any]:
+    """The callable of a choice; equal choices give one object, which compilers guard on.
 
     Args:
         choice: arms in order.
         grad: whether inputs that require grad are sent to the reference (or refused in strict
             mode), for binds that promise nothing.
-        wrap: what to hold instead of an arm's function, for observed plans.
+        wrap: what to hold instead of an arm's function, for checks and observed plans.
+        wrapped: what the wrapping depends on; None where every bind is wrapped anew.
     """
-    hold = wrap or (lambda arm: arm.function)
+    vendor = any(not arm.implementation.is_reference for arm in choice.arms)
+    if choice.settled and wrap is None and not (grad and vendor):
+        return choice.arms[0].function
+    if wrap is not None and wrapped is None:
+        return _make(choice, wrap, grad=grad and vendor)
+    key = (
+        (choice.operator, choice.form, choice.facts.key, grad and vendor, wrapped),
+        tuple((arm.provider, arm.function, arm.terms) for arm in choice.arms),
+        choice.rows if choice.arms[-1].terms else _reference_allowed(choice),
+    )
+    with _lock:
+        if key not in _built:
+            _built[key] = _make(choice, wrap or _bare, grad=grad and vendor)
+        return _built[key]
+
+
+def _bare(arm: Arm) -> Callable[..., Any]:
+    return arm.function
+
+
+def _make(choice: Choice, hold: Wrap, *, grad: bool) -> Callable[..., Any]:
     arms: list[tuple[Callable[..., Any], tuple[Term, ...]]] = [
         (hold(arm), arm.terms) for arm in choice.arms
     ]
-    vendor = any(not arm.implementation.is_reference for arm in choice.arms)
-    if choice.settled and not (grad and vendor):
+    if choice.settled and not grad:
         return arms[0][0]
     if arms[-1][1]:
         arms.append((_refusal(choice), ()))
@@ -40,7 +70,7 @@ def build(choice: Choice, *, grad: bool = False, wrap: Wrap | None = None) -> Ca
         choice.form,
         choice.facts,
         arms,
-        grad=_grad_arm(choice) if grad and vendor else None,
+        grad=_grad_arm(choice) if grad else None,
     )
 
 

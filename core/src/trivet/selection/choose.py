@@ -9,6 +9,8 @@ from typing import Any
 from trivet.contracts.implementation import REFERENCE, Implementation, reference
 from trivet.contracts.operator import Operator
 from trivet.contracts.terms import Term
+from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
+from trivet.contracts.terms.value import Dtype, Equal, Rank
 from trivet.errors import NoImplementation
 from trivet.selection.authority import Policy
 from trivet.selection.derive import derive
@@ -64,15 +66,18 @@ class Choice:
     def on_call(self, arguments: Mapping[str, Any]) -> list[Row]:
         """The trace for one call, real or fake tensors: which arm would run, and why not others."""
         rows, taken = [], False
+        defaults = {p.name: p.default for p in self.operator.signature.parameters}
+        arguments = defaults | dict(arguments)
         for row in self.rows:
             arm = next((a for a in self.arms if a.provider == row.provider), None)
             if arm is None:
                 rows.append(row)
                 continue
             call = Call(self.operator, arguments)
-            reasons = [r for t in arm.terms if isinstance(r := decide(self.operator, t, call), str)]
-            if reasons:
-                rows.append(Row(row.provider, "no", reasons[0], row.note))
+            decisions = [(t, decide(self.operator, t, call)) for t in arm.terms]
+            reasons = [f"{t} cannot be decided" if d is None else d for t, d in decisions]
+            if failed := [r for r in reasons if isinstance(r, str)]:
+                rows.append(Row(row.provider, "no", failed[0], row.note))
             else:
                 rows.append(Row(row.provider, "yes" if taken else "runs", "", row.note))
                 taken = True
@@ -153,17 +158,44 @@ def _arm(implementation: Implementation, form: str, facts: Facts) -> Arm | str:
     """The candidate as an arm, or the reason against it."""
     op, undecided = implementation.operator, []
     for term in implementation.domain:
-        if form != "out" and term.path.partition(".")[0] == "out":
-            continue
-        decision = decide(op, term, facts)
+        on_call: Term | str | None = term
+        if form != "out" and any(p.partition(".")[0] == "out" for p in term.paths):
+            on_call = _on_fresh(op, term, facts)
+        decision = decide(op, on_call, facts) if isinstance(on_call, Term) else on_call
         if isinstance(decision, str):
             return decision
-        if decision is None:
-            undecided.append(term)
+        if decision is None and isinstance(on_call, Term):
+            undecided.append(on_call)
     made = derive(op, implementation.form, form, implementation.function)
     if isinstance(made, str):
         return made
     return Arm(implementation, made.function, tuple(undecided), made.supplied, made.copies)
+
+
+def _on_fresh(op: Operator, term: Term, facts: Facts) -> Term | str | None:
+    """A term on ``out`` where core allocates it: None where it holds, a term on an argument, or no.
+
+    What core allocates is contiguous, aligned, and has the declared dims and dtype.
+    """
+    output = op.outputs[0]
+    like = output.like
+    if isinstance(term, (Contiguous, OffsetAligned)):
+        return None
+    if isinstance(term, Rows):
+        width = facts.width(output.shape)
+        if isinstance(width, int) and width % term.multiple == 0:
+            return None
+    elif isinstance(term, Equal) and like in op.tensors:
+        own = {"out.dtype": f"{like}.dtype"}
+        same = Equal(own.get(term.path, term.path), own.get(term.other, term.other))
+        return None if same.path == same.other else same
+    elif isinstance(term, Dtype) and like in op.tensors:
+        return Dtype(like, term.names)
+    elif isinstance(term, Rank) and like in op.tensors:
+        shape = op.shapes[like]
+        if shape.star and output.shape.star and len(shape.inner) == len(output.shape.inner):
+            return Rank(like, term.ranks)
+    return f"{term} is not certain of a result that core allocates"
 
 
 def _shadow(arm: Arm, earlier: Sequence[Arm]) -> str:

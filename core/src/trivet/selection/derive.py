@@ -16,8 +16,13 @@ from trivet.selection.texts import compile_function, literal
 
 SUFFIX = {"functional": "", "inplace": "_", "out": "_out"}
 
-_made: dict[tuple[object, str, str, str], Callable[..., Any]] = {}
+_made: dict[tuple[object, Operator, str, str], Callable[..., Any]] = {}
 _lock = threading.Lock()
+
+
+def function_name(op: Operator, form: str) -> str:
+    """The name of a form's function; an operator with one form keeps its plain name."""
+    return op.name.rpartition(".")[2] + ("" if op.inplace_only else SUFFIX[form])
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,7 @@ def derive(op: Operator, have: str, want: str, function: Callable[..., Any]) -> 
         return Derived(function, have, 0)
     if op.inplace_only:
         return f"{op.name} has no {want} form"
-    covered = set(op.inplace.values()) == set(range(len(op.outputs)))
-    if want == "inplace" and not covered:
+    if want == "inplace" and not op.inplace:
         return f"{op.name} has no in-place form"
     if (have, want) == ("out", "inplace"):
         middle, copies = _make(op, "out", "functional", function), len(op.outputs)
@@ -53,7 +57,7 @@ def derive(op: Operator, have: str, want: str, function: Callable[..., Any]) -> 
 
 
 def _make(op: Operator, have: str, want: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    key = (function, op.name, have, want)
+    key = (function, op, have, want)
     with _lock:
         if key not in _made:
             body = {
@@ -62,7 +66,7 @@ def _make(op: Operator, have: str, want: str, function: Callable[..., Any]) -> C
                 ("functional", "inplace"): _inplace_from_functional,
                 ("functional", "out"): _out_from_functional,
             }[have, want](op)
-            name = op.name.rpartition(".")[2] + SUFFIX[want]
+            name = function_name(op, want)
             head = f"def {name}({op.signature.text(out=want == 'out')}):\n"
             text = head + "".join(f"    {line}\n" for line in body)
             _made[key] = compile_function(

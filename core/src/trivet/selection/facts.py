@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
+from trivet.contracts.dims import Shape
 from trivet.contracts.implementation import check_path
 from trivet.contracts.operator import ACTIVATION, Operator
 from trivet.contracts.signature import REQUIRED
 from trivet.contracts.terms import PRESENT, UNKNOWN, Interval, Layout, Term
 from trivet.contracts.terms.value import Absent, Present
-from trivet.errors import UnknownName
+from trivet.errors import DeclarationError, UnknownName
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class Facts:
         if path in self.values:
             return self.values[path]
         if path.endswith(".row_width"):
-            return self._row_width(path.partition(".")[0])
+            return self.width(self.operator.shapes[path.partition(".")[0]])
         return UNKNOWN
 
     def layout(self, arg: str) -> Layout | None:
@@ -62,27 +63,39 @@ class Facts:
         """These facts and some more."""
         return Facts(self.operator, MappingProxyType({**self.values, **extra}))
 
-    def _row_width(self, arg: str) -> Any:
+    def width(self, shape: Shape) -> Any:
+        """The product of the dims after the star, or UNKNOWN."""
         width = 1
-        for dim in self.operator.shapes[arg].inner:
+        for dim in shape.inner:
             value = self.values.get(dim.name, UNKNOWN)
-            if not isinstance(value, int):
+            n = self.values.get(dim.n, UNKNOWN) if isinstance(dim.n, str) else dim.n
+            if not isinstance(value, int) or not isinstance(n, int):
                 return UNKNOWN
             width *= dim.size({**self.values, dim.name: value})
         return width
 
 
-def normalise(op: Operator, given: Mapping[str, Any], *, site: bool = False) -> Facts:
+def normalise(
+    op: Operator,
+    given: Mapping[str, Any],
+    *,
+    site: bool = False,
+    varying: Collection[str] = (),
+) -> Facts:
     """Brings facts into normal form.
 
     Args:
         op: the operator.
         given: facts as an engine writes them.
         site: whether scalars that are not named are promised to stay at their defaults.
+        varying: scalars that a site gives as step variables, which stay unknown.
 
     Raises:
         UnknownName: a fact names nothing, or has a value that cannot be; near misses are listed.
     """
+    if not _are_facts(given):
+        msg = f"facts of {op.name} are a mapping from paths to values, not {given!r}"
+        raise UnknownName(msg, fix='write {"hidden": 576, ...}')
     values: dict[str, Any] = {}
     for arg, declared in op.dtypes.items():
         fixed = getattr(torch, declared, None)
@@ -92,11 +105,19 @@ def normalise(op: Operator, given: Mapping[str, Any], *, site: bool = False) -> 
             values[f"{arg}.rank"] = rank
     if site:
         for name in op.scalars:
-            if (default := op.parameters[name].default) is not REQUIRED:
+            if name not in varying and (default := op.parameters[name].default) is not REQUIRED:
                 values[name] = default
+    declared_only = {path: v for path, v in values.items() if "." in path}
     for path, value in given.items():
         values.update(_expand(op, path, value))
+    for path, fixed in declared_only.items():
+        if values[path] != fixed:
+            raise _refusal(op, path, values[path], f"it is declared {plain(fixed)}")
     return Facts(op, MappingProxyType(values))
+
+
+def _are_facts(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(path, str) for path in given)
 
 
 def _expand(op: Operator, path: str, value: Any) -> dict[str, Any]:
@@ -105,9 +126,12 @@ def _expand(op: Operator, path: str, value: Any) -> dict[str, Any]:
         wanted = _dtype(op, path, value)
         return {f"{a}.dtype": wanted for a, d in op.dtypes.items() if d == ACTIVATION}
     if path == "rank":
-        return {f"{op.tensors[0]}.rank": value}
+        first = f"{op.tensors[0]}.rank"
+        return {first: _value(op, first, value)}
     if path == "contiguous":
-        names = [op.tensors[0]] if value is True else list(value or ())
+        names = [op.tensors[0]] if value is True else value
+        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+            raise _refusal(op, path, value, "True, or a list of arguments; facts are positive")
         for name in names:
             _known(op, f"{name}.contiguous")
         return {f"{name}.contiguous": True for name in names}
@@ -119,23 +143,56 @@ def _value(op: Operator, path: str, value: Any) -> Any:
     head, _, attribute = path.partition(".")
     if attribute == "dtype":
         return _dtype(op, path, value)
-    if attribute == "contiguous" and value is not True:
-        raise _refusal(op, path, value, "facts are positive: leave it out instead")
-    if isinstance(value, range):
-        if value.step != 1 or not value:
-            raise _refusal(op, path, value, "a range has step 1 and is not empty")
-        return Interval(value.start, value.stop - 1)
+    if attribute == "contiguous":
+        if value is not True:
+            raise _refusal(op, path, value, "facts are positive: leave it out instead")
+        return value
+    if attribute in {"rows", "offset_aligned"}:
+        if type(value) is not int or value < 1:
+            raise _refusal(op, path, value, "a multiple is a positive integer")
+        return value
     parameter = op.parameters.get(head)
     if attribute or parameter is None:
-        if not (isinstance(value, (int, Interval)) and not isinstance(value, bool)):
-            raise _refusal(op, path, value, "a dim is an integer or a range")
-        return value
+        return _size(op, path, value)
+    if parameter.kind == "int":
+        return _integer(op, path, value)
     if parameter.scalar:
         allowed = op.choices.get(path)
         if allowed and value not in allowed:
             raise _refusal(op, path, value, f"allowed: {', '.join(map(repr, allowed))}")
+        return _scalar(op, path, value)
+    if value is None and parameter.tensor and not parameter.optional:
+        raise _refusal(op, path, value, "that argument is not optional")
+    return None if value is None or (isinstance(value, list) and not value) else PRESENT
+
+
+def _size(op: Operator, path: str, value: Any) -> int | Interval:
+    found = _integer(op, path, value)
+    low = found.low if isinstance(found, Interval) else found
+    if low is not None and low < 0:
+        raise _refusal(op, path, value, "a size is not negative")
+    return found
+
+
+def _integer(op: Operator, path: str, value: Any) -> int | Interval:
+    if isinstance(value, range):
+        if value.step != 1 or not value:
+            raise _refusal(op, path, value, "a range has step 1 and is not empty")
+        return Interval(value.start, value.stop - 1)
+    if type(value) is int or isinstance(value, Interval):
         return value
-    return None if value is None or value == [] else PRESENT
+    raise _refusal(op, path, value, "it is an integer or a range")
+
+
+def _scalar(op: Operator, path: str, value: Any) -> Any:
+    kind = op.parameters[path].kind
+    if kind == "dtype":
+        return _dtype(op, path, value)
+    if kind == "float" and type(value) is int:
+        return float(value)
+    if type(value).__name__ != kind:
+        raise _refusal(op, path, value, f"it is a {kind}")
+    return value
 
 
 def _dtype(op: Operator, path: str, value: Any) -> torch.dtype:
@@ -148,7 +205,7 @@ def _dtype(op: Operator, path: str, value: Any) -> torch.dtype:
 def _known(op: Operator, path: str) -> None:
     try:
         check_path(op, path, "")
-    except Exception as error:
+    except DeclarationError as error:
         names = [*op.where, *op.parameters, *(f"{t}.dtype" for t in op.tensors), "dtype"]
         near = difflib.get_close_matches(path, names, n=3) or names
         msg = f"fact {path!r} is no dim, argument or attribute of {op.name}"
@@ -190,7 +247,8 @@ class Call:
         if parameter is not None and parameter.scalar:
             return given
         if parameter is not None:
-            return given if given is None or given == [] else PRESENT
+            absent = given is None or (isinstance(given, (list, tuple)) and not given)
+            return None if absent else PRESENT
         return self._dim(path)
 
     def _dim(self, path: str) -> Any:
@@ -222,7 +280,8 @@ class Call:
 def decide(op: Operator, term: Term, view: Facts | Call) -> bool | str | None:
     """Decides a term; what concerns an absent optional tensor holds vacuously.
 
-    A term that cannot be decided (a size that exists only at run time) is a no with that reason.
+    A term that cannot be decided (a size that exists only at run time, a vendor's own term that
+    raises) is a no with that reason.
     """
     if not isinstance(term, (Absent, Present)):
         for arg in owners(op, term):
@@ -231,8 +290,9 @@ def decide(op: Operator, term: Term, view: Facts | Call) -> bool | str | None:
     try:
         decision = term.decide(view)
         return decision if isinstance(decision, str) or decision is None else bool(decision)
-    except _undecidable() as error:
-        return f"{term} cannot be decided here: {str(error).splitlines()[0]}"
+    except Exception as error:  # noqa: BLE001  # torch's for unbacked sizes, or a vendor's term
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        return f"{term} cannot be decided here: {why}"
 
 
 def owners(op: Operator, term: Term) -> set[str]:
@@ -246,11 +306,3 @@ def owners(op: Operator, term: Term) -> set[str]:
         elif head in op.where:
             found.add(op.where[head].arg)
     return found
-
-
-def _undecidable() -> tuple[type[Exception], ...]:
-    """Torch's error for unbacked sizes, only where symbolic shapes are in use already."""
-    import sys
-
-    module = sys.modules.get("torch.fx.experimental.symbolic_shapes")
-    return (module.GuardOnDataDependentSymNode,) if module else ()

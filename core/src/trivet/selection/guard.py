@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from trivet.contracts.operator import Operator
+from trivet.contracts.signature import Parameter
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.value import Absent, Present, Rank
-from trivet.selection.derive import SUFFIX
+from trivet.selection.derive import function_name
 from trivet.selection.facts import Facts, owners
 from trivet.selection.texts import compile_function, literal
 
@@ -43,7 +46,7 @@ class _Names:
         self.uses = uses
         self.scope = _Scope()
         self.statements: list[str] | None = None
-        self.inline: set[str] = set()
+        self.conditional = False
 
     def literal(self, value: object) -> str:
         return literal(value)
@@ -57,23 +60,27 @@ class _Names:
             return f"{arg}.is_contiguous()"
         if attribute == "rank":
             return f"len({self.tensor(arg, 'shape')})"
-        text = arg + _ATTRIBUTE[attribute]
-        return text if arg in self.inline else self._local(f"_{arg}_{attribute}", text)
+        return self._local(f"_{arg}_{attribute}", arg + _ATTRIBUTE[attribute])
+
+    def given(self, arg: str, *, wanted: bool) -> str:
+        if self.op.parameters[arg].tensor:
+            return f"{arg} is {'not ' if wanted else ''}None"
+        return arg if wanted else f"not {arg}"
 
     def path(self, path: str) -> str:
         known = self.facts.value(path)
-        if isinstance(known, (int, float, str)) or path.endswith(".dtype"):
-            if hasattr(known, "itemsize") or isinstance(known, (int, float, str)):
-                return literal(known)
-            return self.tensor(path.partition(".")[0], "dtype")
+        if isinstance(known, (int, float, str, torch.dtype)):
+            return literal(known)
+        arg, _, attribute = path.partition(".")
+        if attribute:
+            return self.tensor(arg, attribute)
         if path in self.op.parameters:
             return path
         place = self.op.where[path]
         text = self._star(path, place.arg) if place.dim.star else None
         if text is None:
             text = place.dim.value_text(f"{self.tensor(place.arg, 'shape')}[{place.index}]")
-        shared = self.uses[path] > 1 and place.arg not in self.inline
-        return self._local(f"_{path}", text) if shared else text
+        return self._local(f"_{path}", text) if self.uses[path] > 1 else text
 
     def _star(self, path: str, arg: str) -> str:
         inner = self.inner(arg)
@@ -81,8 +88,8 @@ class _Names:
         if f"_{path}" in self.scope.locals:
             return f"_{path}"
         if isinstance(rank, int):
-            shape = self.tensor(arg, "shape")
-            return " * ".join(f"{shape}[{i}]" for i in range(rank - inner)) or "1"
+            factors = [f"{self.tensor(arg, 'shape')}[{i}]" for i in range(rank - inner)]
+            return " * ".join(factors) or "1"
         width = self.facts.value(f"{arg}.row_width")
         if isinstance(width, int) and width > 0:
             return f"{arg}.numel() // {width}" if width > 1 else f"{arg}.numel()"
@@ -92,6 +99,8 @@ class _Names:
     def _local(self, name: str, text: str) -> str:
         if name in self.scope.locals or text == name:
             return name
+        if self.conditional:  # the text may be skipped at run time
+            return text
         self.scope.locals.add(name)
         if self.statements is None:
             return f"({name} := {text})"
@@ -103,9 +112,9 @@ class _Names:
         needed = set() if isinstance(term, (Absent, Present)) else owners(self.op, term)
         known = self.facts.values
         maybe = sorted(a for a in needed if self.op.parameters[a].optional and a not in known)
-        self.inline = set(maybe)
+        self.conditional = bool(maybe)
         text = term.source(self)
-        self.inline = set()
+        self.conditional = False
         if isinstance(term, Rank) and len(term.ranks) == 1 and not maybe:
             self.scope.ranks[term.path] = term.ranks[0]
         none = [f"{arg} is None" for arg in maybe]
@@ -134,19 +143,28 @@ def guard_text(
     passed = ", ".join([*op.signature.names(), *(["out=out"] if form == "out" else [])])
     lines: list[str] = []
     if grad:
-        needs = " or ".join(
-            f"({t} is not None and {t}.requires_grad)"
-            if op.parameters[t].optional
-            else f"{t}.requires_grad"
-            for t in op.tensors
-        )
+        needs = " or ".join(filter(None, map(_needs_grad, op.signature.parameters)))
         lines.append(f"if ({needs}) and _grad_enabled():")
         lines.append(f"    return _grad({passed})")
     cells = [(f"_f{i}", tuple(terms)) for i, terms in enumerate(arms)]
     _emit(names, cells, 0, lines, passed)
-    name = op.name.rpartition(".")[2] + SUFFIX[form]
+    name = function_name(op, form)
     head = f"def {name}({op.signature.text(out=form == 'out')}):\n"
     return head + "".join(f"    {line}\n" for line in lines)
+
+
+def _needs_grad(parameter: Parameter) -> str:
+    """Text that is true where an argument requires grad; empty for scalars."""
+    name = parameter.name
+    match parameter.kind:
+        case "Tensor":
+            return f"{name}.requires_grad"
+        case "Tensor?":
+            return f"({name} is not None and {name}.requires_grad)"
+        case "Tensor[]":
+            return f"any([_t.requires_grad for _t in {name}])"
+        case _:
+            return ""
 
 
 def _emit(names: _Names, arms: Sequence[Arm], depth: int, lines: list[str], passed: str) -> None:
@@ -159,7 +177,7 @@ def _emit(names: _Names, arms: Sequence[Arm], depth: int, lines: list[str], pass
         run, common = _run(arms)
         before = names.scope.copy()
         tests, sure = [], before
-        for position, term in enumerate(sorted(common, key=lambda t: (t.price, t.path))):
+        for position, term in enumerate(sorted(common, key=lambda t: (t.price, str(t)))):
             names.statements = [] if position == 0 else None
             tests.append(names.test(term))
             if names.statements is not None:
@@ -197,5 +215,5 @@ def make_guard(
     cells: dict[str, Any] = {f"_f{i}": f for i, (f, _) in enumerate(arms)}
     if grad is not None:
         cells["_grad"] = grad
-    name = op.name.rpartition(".")[2] + SUFFIX[form]
+    name = function_name(op, form)
     return compile_function(name, f"guard {op.name} {form}", text, cells)

@@ -8,21 +8,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trivet.contracts.terms import Interval
 from trivet.errors import ConfigError, LockMismatch
 from trivet.selection.choose import Choice
+from trivet.selection.facts import plain
 
 SCHEMA: Final = 1
 
 
-def site_document(choice: Choice, mode: str) -> dict[str, Any]:
-    """One site: operator, facts and, in order, each provider that may run, with its digest."""
+def site_document(choice: Choice, mode: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """One site: operator, facts and, in order, each provider that may run, with its digest.
+
+    A dim that is a step variable stands among the facts, with the variable's name.
+    """
     op = choice.operator
     return {
         "op": f"{op.name}@{op.version}",
         "form": choice.form,
         "mode": mode,
-        "facts": choice.facts.to_json(),
+        "facts": choice.facts.to_json() | dict(variables),
         "choices": [
             {
                 "provider": arm.provider,
@@ -35,7 +38,7 @@ def site_document(choice: Choice, mode: str) -> dict[str, Any]:
 
 
 def _plain_term(term: list[Any]) -> list[Any]:
-    return [[v.low, v.high] if isinstance(v, Interval) else v for v in term]
+    return [plain(v) for v in term]
 
 
 def digest(document: Mapping[str, Any]) -> str:
@@ -63,13 +66,37 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         msg = f"lock file {path} cannot be read: {error}"
         raise ConfigError(msg, fix="write it again: trivet plan --save FILE") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        msg = f"{path} is no trivet lock of schema {SCHEMA}"
+    return dict(checked(found, str(path)))
+
+
+def checked(found: Any, what: str) -> Mapping[str, Any]:
+    """A document that is a whole lock.
+
+    Raises:
+        ConfigError: it is no lock, has another schema, or was changed by hand.
+    """
+    if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:
+        msg = f"{what} is no trivet lock of schema {SCHEMA}"
         raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
     if found.get("digest") != digest(found):
-        msg = f"{path}: its digest does not fit its content; it was edited or cut short"
+        msg = f"{what}: its digest does not fit its content; it was edited or cut short"
+        raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
+    if not _has_choices(found.get("sites")):
+        msg = f"{what}: its sites are not what trivet writes"
         raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
     return found
+
+
+def _has_choices(sites: object) -> bool:
+    """Whether every site names its operator and its providers."""
+    return isinstance(sites, Mapping) and all(
+        isinstance(site, Mapping)
+        and isinstance(site.get("op"), str)
+        and isinstance(site.get("choices"), list)
+        and all(isinstance(c, Mapping) and isinstance(c.get("provider"), str)
+                for c in site["choices"])
+        for site in sites.values()
+    )  # fmt: skip
 
 
 def verify(locked: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -85,7 +112,7 @@ def verify(locked: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _differences(a: Any, b: Any, path: str) -> Iterator[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in sorted(a.keys() | b.keys()):
             if path == "" and key == "digest":
                 continue

@@ -13,6 +13,9 @@ import torch
 from trivet.contracts.terms import has_rows
 
 _GLOBALS: dict[str, Any] = {
+    "torch": torch,  # these three: defaults and constants as ``repr`` spells them
+    "inf": math.inf,
+    "nan": math.nan,
     "_prod": math.prod,
     "_has_rows": has_rows,
     "_empty_like": torch.empty_like,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trivet.contracts.terms.base import (
+from trivet.contracts.terms.term import (
     PRESENT,
     UNKNOWN,
     Decision,

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trivet.contracts.terms.base import UNKNOWN, Decision, Layout, Reader, Term, View
+from trivet.contracts.terms.term import (
+    UNKNOWN,
+    Decision,
+    Layout,
+    Reader,
+    Term,
+    View,
+    positive,
+)
 
 
 @dataclass(frozen=True)
 class Contiguous(Term):
     kind = "contiguous"
+    about = "tensor"
     price = 6
 
     def decide(self, view: View) -> Decision:
@@ -30,7 +39,11 @@ class Contiguous(Term):
 class Rows(Term):
     multiple: int
     kind = "rows"
+    about = "tensor"
     price = 9
+
+    def __post_init__(self) -> None:
+        positive(self.kind, self.path, self.multiple)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -62,7 +75,11 @@ class Rows(Term):
 class OffsetAligned(Term):
     nbytes: int
     kind = "offset_aligned"
+    about = "tensor"
     price = 10
+
+    def __post_init__(self) -> None:
+        positive(self.kind, self.path, self.nbytes)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -103,7 +120,7 @@ def has_rows(sizes: Sequence[int], strides: Sequence[int], inner: int, multiple:
     The stride of the collapsed dim must be a multiple of ``multiple`` elements. Dims of size
     <= 1 are ignored; a tensor without elements always qualifies.
     """
-    lead, expected = len(sizes) - inner, 1
+    lead, expected, step = len(sizes) - inner, 1, None
     if any(size == 0 for size in sizes):
         return True
     for i in range(len(sizes) - 1, lead - 1, -1):
@@ -111,10 +128,9 @@ def has_rows(sizes: Sequence[int], strides: Sequence[int], inner: int, multiple:
             if strides[i] != expected:
                 return False
             expected *= sizes[i]
-    step = 0
     for i in range(lead - 1, -1, -1):
         if sizes[i] != 1:
-            if step == 0:
+            if step is None:
                 if strides[i] % multiple:
                     return False
             elif strides[i] != step:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trivet.contracts.terms.base import (
+from trivet.contracts.terms.term import (
     UNKNOWN,
     Decision,
     Interval,
@@ -17,6 +17,7 @@ from trivet.contracts.terms.base import (
     alternatives,
     inside,
     is_open,
+    positive,
     shown,
 )
 from trivet.errors import DeclarationError
@@ -29,8 +30,8 @@ class Dtype(Term):
     price = 0
 
     def __post_init__(self) -> None:
-        for name in self.names:
-            if not isinstance(getattr(torch, name, None), torch.dtype):
+        for name in self.names or ("",):
+            if not isinstance(getattr(torch, str(name), None), torch.dtype):
                 msg = f"dtype term on {self.path!r}: torch has no dtype {name!r}"
                 raise DeclarationError(msg)
 
@@ -63,6 +64,11 @@ class Rank(Term):
     kind = "rank"
     price = 2
 
+    def __post_init__(self) -> None:
+        if not self.ranks or any(type(r) is not int or r < 0 for r in self.ranks):
+            msg = f"rank term on {self.path!r}: {self.ranks!r} are no ranks"
+            raise DeclarationError(msg)
+
     @property
     def paths(self) -> tuple[str, ...]:
         return (f"{self.path}.rank",)
@@ -74,6 +80,8 @@ class Rank(Term):
     def decide(self, view: View) -> Decision:
         have = view.value(f"{self.path}.rank")
         if have is UNKNOWN:
+            return None
+        if isinstance(have, Interval) and any(inside(r, have) for r in self.ranks):
             return None
         return have in self.ranks or f"{self.path} has rank {have}, not {alternatives(self.ranks)}"
 
@@ -88,6 +96,7 @@ class Rank(Term):
 class Equal(Term):
     other: Any
     kind = "equal"
+    about = "value"
     price = 4
 
     @property
@@ -116,7 +125,14 @@ class Equal(Term):
 class OneOf(Term):
     values: tuple[Any, ...]
     kind = "one_of"
+    about = "value"
     price = 3
+
+    def __post_init__(self) -> None:
+        plain = (bool, int, float, str, torch.dtype)
+        if not self.values or any(not isinstance(v, plain) for v in self.values):
+            msg = f"one_of term on {self.path!r}: {self.values!r} are no plain values"
+            raise DeclarationError(msg)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -125,8 +141,9 @@ class OneOf(Term):
     def decide(self, view: View) -> Decision:
         have = view.value(self.path)
         if isinstance(have, Interval):
-            inside = [v for v in self.values if inside(v, have)]
-            return None if inside else f"{self.path} in {have} is never {alternatives(self.values)}"
+            if any(inside(v, have) for v in self.values):
+                return None
+            return f"{self.path} in {have} is never {alternatives(self.values)}"
         if have is UNKNOWN:
             return None
         return (
@@ -144,11 +161,13 @@ class Between(Term):
     low: int | None
     high: int | None
     kind = "between"
+    about = "size"
     price = 8
 
     def __post_init__(self) -> None:
-        if self.low is None and self.high is None:
-            msg = f"between({self.path!r}) has no bound"
+        bounds = [b for b in (self.low, self.high) if b is not None]
+        if not bounds or any(type(b) is not int for b in bounds) or bounds != sorted(bounds):
+            msg = f"between term on {self.path!r}: {self.low}..{self.high} is no range of integers"
             raise DeclarationError(msg)
 
     @property
@@ -181,7 +200,11 @@ class Between(Term):
 class Divisible(Term):
     by: int
     kind = "divisible"
+    about = "size"
     price = 7
+
+    def __post_init__(self) -> None:
+        positive(self.kind, self.path, self.by)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -200,6 +223,7 @@ class Divisible(Term):
 @dataclass(frozen=True)
 class Presence(Term):
     wanted: bool
+    about = "optional"
     price = 1
 
     def decide(self, view: View) -> Decision:
@@ -209,18 +233,15 @@ class Presence(Term):
         here = have is not None and have != []
         return here == self.wanted or f"{self.path} is {'given' if here else 'absent'}"
 
+    def source(self, reader: Reader) -> str:
+        return reader.given(self.path, wanted=self.wanted)
+
 
 @dataclass(frozen=True)
 class Absent(Presence):
     kind = "absent"
 
-    def source(self, reader: Reader) -> str:
-        return f"{reader.path(self.path)} is None"
-
 
 @dataclass(frozen=True)
 class Present(Presence):
     kind = "present"
-
-    def source(self, reader: Reader) -> str:
-        return f"{reader.path(self.path)}"

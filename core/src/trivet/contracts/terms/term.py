@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
+from trivet.errors import DeclarationError
+
 Decision = bool | str | None
 """True: holds. Text: does not, because. None: the facts do not say."""
 
@@ -72,6 +74,9 @@ class Reader(Protocol):
     def literal(self, value: object) -> str:
         """Text of a constant."""
 
+    def given(self, arg: str, *, wanted: bool) -> str:
+        """Text of the test whether an optional tensor or a list is given, or is not."""
+
     def inner(self, arg: str) -> int:
         """How many trailing dims a declared shape has after its star."""
 
@@ -82,6 +87,8 @@ class Term:
 
     path: str
     kind: ClassVar[str]
+    about: ClassVar[str] = ""
+    """What its path may be: ``value``, ``size``, ``tensor`` or ``optional``; empty is anything."""
     price: ClassVar[int] = 5
     """Order in a guard: cheap and telling terms first; rank before anything on dims."""
 
@@ -119,6 +126,17 @@ def shown(value: object) -> str:
 def alternatives(values: Sequence[object]) -> str:
     """Allowed values as a reason spells them."""
     return " or ".join(map(shown, values))
+
+
+def positive(kind: str, path: str, number: object) -> None:
+    """Refuses a multiple that is no positive integer.
+
+    Raises:
+        DeclarationError: names the term.
+    """
+    if type(number) is not int or number < 1:
+        msg = f"{kind} term on {path!r}: {number!r} is no positive integer"
+        raise DeclarationError(msg)
 
 
 def is_open(value: object) -> bool:

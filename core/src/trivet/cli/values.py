@@ -1,0 +1,137 @@
+"""Values as they are typed on a command line: facts, shapes, sizes, dtypes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import click
+import torch
+
+from trivet.contracts.terms import Interval
+from trivet.settings import near_misses
+
+_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "none": None, "[]": []}
+_INTEGER: Final = re.compile(r"[+-]?\d+")
+_RANGE: Final = re.compile(r"(\d*)\.\.(\d*)")
+_SHAPE: Final = re.compile(r"\d+(x\d+)*")
+
+DTYPES: Final = tuple(
+    name for name, value in vars(torch).items()
+    if isinstance(value, torch.dtype) and str(value) == f"torch.{name}"
+)  # fmt: skip
+
+device_option: Final = click.option(
+    "--device", "device_name", default="auto", show_default=True, metavar="NAME",
+    help="Device, as NAME or NAME:INDEX.",
+)  # fmt: skip
+
+
+def split(text: str, form: str) -> tuple[str, str]:
+    """The two sides of ``NAME=VALUE``.
+
+    Raises:
+        click.BadParameter: there is no name or no value.
+    """
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise click.BadParameter(f"{text!r} is not of the form {form}")
+    return name.strip(), value.strip()
+
+
+def value(text: str) -> Any:
+    """A fact's value: number, ``true``, ``false``, ``none``, range ``1..8`` (ends open), text."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if match := _RANGE.fullmatch(text):
+        low, high = (int(end) if end else None for end in match.groups())
+        return interval(low, high)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def interval(low: int | None, high: int | None) -> Interval:
+    """A range from its ends, both included; None is open.
+
+    Raises:
+        click.BadParameter: it has no end, or no number is in it.
+    """
+    if (low is None and high is None) or (low is not None and high is not None and low > high):
+        raise click.BadParameter(f"{Interval(low, high)} is an empty range")
+    return Interval(low, high)
+
+
+def fact(text: str) -> tuple[str, Any]:
+    """One fact; ``contiguous`` takes true or names separated by commas."""
+    path, given = split(text, "PATH=VALUE")
+    if path == "contiguous" and given.lower() != "true":
+        return path, given.split(",")
+    return path, value(given)
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """The shape of one argument."""
+    name, given = split(text, "ARG=AxB")
+    if not _SHAPE.fullmatch(given):
+        raise click.BadParameter(f"{given!r} is no shape such as 7x576")
+    return name, tuple(int(n) for n in given.split("x"))
+
+
+def size(text: str) -> tuple[str, int]:
+    """The value of one dim."""
+    name, given = split(text, "DIM=N")
+    if not given.isdecimal():
+        raise click.BadParameter(f"{given!r} is no size: a whole number, 0 or more")
+    return name, int(given)
+
+
+def dtype(text: str) -> tuple[str, torch.dtype]:
+    """A dtype of the activations (empty name), or of a dtype variable: ``W=float32``."""
+    name, _, given = text.rpartition("=")
+    if given not in DTYPES:
+        near = near_misses(given, DTYPES)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; write float32 or bfloat16"
+        raise click.BadParameter(f"torch has no dtype {given!r}{hint}")
+    found: torch.dtype = getattr(torch, given)
+    return name, found
+
+
+def each(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A callback of an option that may be given several times: all of them, by name."""
+
+    def callback(
+        ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
+    ) -> dict[str, Any]:
+        del ctx, parameter
+        pairs = [parse(text) for text in given]
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise click.BadParameter("one name is given twice")
+        return found
+
+    return callback
+
+
+def known(kind: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuses names that do not exist.
+
+    Raises:
+        click.UsageError: with near misses.
+    """
+    allowed = list(allowed)
+    for name in names:
+        if name not in allowed:
+            near = near_misses(name, allowed) or allowed
+            raise click.UsageError(f"no {kind} {name!r}; use one of {', '.join(near)}")
+
+
+def shown(given: object) -> str:
+    """A value as it is typed."""
+    if isinstance(given, bool) or given is None:
+        return str(given).lower()
+    return str(given).removeprefix("torch.")

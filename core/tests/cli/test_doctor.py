@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import pytest
+
+from trivet.cli import findings
+from trivet.settings import VARIABLES
+
+BROKEN = "raise OSError('libx.so.3: cannot open shared object file')"
+CRASHES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+REFUSED = """
+from trivet.contracts import implements
+def trivet_implementations(device): return [old]
+@implements("silu_and_mul@9", name="old")
+def old(x): return x
+"""
+MEMORY = """
+from trivet.contracts import DeviceInfo
+def trivet_devices(): return [DeviceInfo("acme")]
+class Source:
+    def info(self): raise OSError("no driver")
+def trivet_memory(device): return Source()
+"""
+
+
+def whats(found) -> str:
+    return "\n".join(p["what"] for p in found["problems"])
+
+
+def test_every_documented_key_and_no_other(cli, acme):
+    assert list(cli.json("doctor")) == list(findings.KEYS)
+
+
+def test_with_no_plugin_all_is_well_and_references_run(cli):
+    found = cli.json("doctor")
+    assert found["ok"]
+    assert found["auto"]["plugin"] == "reference"
+    assert "core runs its references" in cli("doctor").stdout
+
+
+def test_a_good_machine(cli, acme):
+    found = cli.json("doctor")
+    assert found["ok"]
+    assert found["auto"] == {
+        "device": "acme:0", "plugin": "acme", "error": "",
+        "reason": "the only accelerator whose probe says yes",
+    }  # fmt: skip
+    assert found["device"]["notes"] == ["kernels built without vectors"]
+    assert {"name": "dtype", "value": "torch.float32", "reason": "x", "plugin": "acme"} in found[
+        "defaults"
+    ]
+    providers = {row["operator"]: row["providers"] for row in found["operators"]}
+    assert providers["silu_and_mul"] == ["acme/small", "acme/never"]
+    assert providers["linear"] == []
+    assert [u["provider"] for u in found["unmet"]] == ["acme/never"]
+    assert [s["name"] for s in found["settings"]] == [v.name for v in VARIABLES]
+    assert found["memory"]["source"]
+
+
+def test_the_text_says_the_same_within_80_columns(cli, acme):
+    text = cli("doctor").stdout
+    parts = ("kernels built without vectors", "block_size", "l2 1 MiB", "acme/small, acme/never")
+    for part in (*parts, "'tall' is not here", "Problems: none", "defaults: TRIVET_DEVICE"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_broken_plugin_is_a_problem_and_hides_nothing(cli, acme):
+    acme.add("bad-dist", "bad", BROKEN)
+    found = cli.json("doctor", code=1)
+    lines = {line["plugin"]: line for line in found["plugins"]}
+    assert lines["bad"]["status"] == "import_failed"
+    assert lines["acme"]["status"] == "found"
+    assert found["auto"]["device"] == "acme:0"
+    assert "plugin bad (bad-dist 1.0): raises while it is imported: OSError" in whats(found)
+    assert not found["ok"]
+    result = cli("doctor", code=1)
+    assert "Problems: 1" in result.stdout
+    assert result.stderr == ""
+
+
+def test_a_plugin_for_another_contract_is_a_problem(cli, dists):
+    dists.add("old-dist", "old", "", contract="v7:v9")
+    assert "built for contract 7 to 9" in whats(cli.json("doctor", code=1))
+
+
+def test_missing_hardware_is_no_problem(cli, dists):
+    dists.add("far-dist", "far", "def trivet_probe(): return 'no such card'")
+    found = cli.json("doctor")
+    assert found["plugins"][0]["status"] == "no_hardware"
+    assert "no such card" in found["auto"]["reason"]
+
+
+def test_two_equal_devices_are_a_problem_of_auto(cli, dists):
+    dists.add_good("one")
+    dists.add_good("two")
+    found = cli.json("doctor", code=1)
+    assert "one (one-dist) and two (two-dist)" in found["auto"]["error"]
+    assert whats(found).startswith("auto: ")
+    assert found["device"] is None
+    assert {line["reason"] for line in found["plugins"]} == {"1 implementations"}
+    assert "none: auto finds the hardware of" in cli("doctor", code=1).stdout
+
+
+def test_a_refused_implementation_is_a_problem_with_its_fix(cli, acme):
+    acme.add("extra-dist", "extra", REFUSED, extends="acme")
+    found = cli.json("doctor", code=1)
+    (refused,) = found["refused"]
+    assert (refused["plugin"], refused["target"]) == ("extra", "silu_and_mul@9")
+    assert refused["fix"] == "port it to silu_and_mul@1"
+    assert "Refused implementations" in cli("doctor", code=1).stdout
+
+
+def test_unknown_variables_are_problems_with_near_misses(cli, monkeypatch):
+    monkeypatch.setenv("TRIVET_DEVCE", "x")
+    found = cli.json("doctor", code=1)
+    assert found["unknown_variables"] == [{"name": "TRIVET_DEVCE", "near": ["TRIVET_DEVICE"]}]
+    assert "did you mean TRIVET_DEVICE?" in cli("doctor", code=1).stdout
+
+
+def test_settings_that_cannot_be_read_stop_only_what_needs_them(cli, acme, monkeypatch):
+    monkeypatch.setenv("TRIVET_STRICT", "maybe")
+    found = cli.json("doctor", code=1)
+    assert "TRIVET_STRICT='maybe' is not understood" in whats(found)
+    assert found["plugins"] == []
+    assert found["versions"]["trivet"]
+    assert "no plugin was asked" in cli("doctor", code=1).stdout
+
+
+def test_settings_show_where_they_come_from(cli, acme, monkeypatch):
+    (acme.folder / "trivet.toml").write_text('[providers]\nrms_norm = ["acme/vec"]\n')
+    monkeypatch.setenv("TRIVET_TRACE", "1")
+    found = {s["name"]: s for s in cli.json("doctor")["settings"]}
+    assert found["TRIVET_TRACE"]["source"] == "TRIVET_TRACE"
+    assert found["TRIVET_TRACE"]["value"] is True
+    assert found["TRIVET_LOG"]["source"] == "default"
+    assert found["providers.rms_norm"]["value"] == ["acme/vec"]
+    assert found["providers.rms_norm"]["source"].endswith("trivet.toml")
+    assert "providers.rms_norm" in cli("doctor").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("TRIVET_PROVIDERS", "rms_norm=acme/vek", "'acme/vek'"),
+        ("TRIVET_LOCK", "absent.json", "lock file absent.json cannot be read"),
+        ("TRIVET_DEVICE", "acmee", "device or plugin 'acmee'"),
+    ],
+)
+def test_a_setting_that_names_nothing_is_a_problem(cli, acme, monkeypatch, name, value, text):
+    monkeypatch.setenv(name, value)
+    assert text in whats(cli.json("doctor", code=1))
+
+
+def test_memory_that_raises_is_reported_by_name(cli, dists):
+    dists.add("acme-dist", "acme", MEMORY)
+    found = cli.json("doctor", code=1)
+    assert "plugin acme: memory info raises OSError: no driver" in whats(found)
+    assert found["memory"] is None
+
+
+def test_a_broken_command_of_a_package_is_a_problem(cli, dists):
+    dists.write("extra-dist", "[trivet.commands]\ngrow = no_such_module_:command\n")
+    assert "the command 'grow' of extra-dist 1.0 cannot be imported" in whats(
+        cli.json("doctor", code=1)
+    )
+
+
+def test_isolate_survives_a_crash_and_says_so(cli, acme, monkeypatch):
+    acme.add("dead-dist", "dead", CRASHES)
+    monkeypatch.setenv("TRIVET_ALLOW", "acme,dead")
+    found = cli.json("doctor", "--isolate", code=1)
+    lines = {line["plugin"]: line for line in found["plugins"]}
+    assert lines["dead"]["status"] == "import_failed"
+    assert "by SIGSEGV" in lines["dead"]["reason"]
+    assert lines["acme"]["status"] == "found"
+    assert found["auto"]["device"] == "acme:0"
+    assert "plugin dead (dead-dist 1.0): ended its process by SIGSEGV" in whats(found)

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+
+ALL = "reductions movement uneven_pieces every_dtype_moves truth shapes started arguments"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_operations(world, size):
+    world("operations.py", ALL, size)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_messages(world, size):
+    world("operations.py", "messages", size)

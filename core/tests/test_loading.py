@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fake_dists import FakeDists, installed
+from trivet.catalogue import operators
+from trivet.errors import DeclarationError, PluginBroken, SignatureDrift
+from trivet.plugins import Discovery, Status
+from trivet.plugins.loading import collect
+from trivet.plugins.resolve import reference, resolve
+from trivet.settings import Settings
+
+HEAD = """
+from trivet.contracts import DeviceInfo, divisible, feature, implements, operator
+def trivet_devices():
+    return [DeviceInfo("dev", features=frozenset({"wide"}))]
+"""
+
+GOOD_ONE = """
+@implements("silu_and_mul@1", name="plain")
+def good(x):
+    return x
+"""
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    return installed(tmp_path, monkeypatch)
+
+
+def offer(dists: FakeDists, source: str):
+    """What a plugin named ``dev`` offers, and its line."""
+    dists.add("dev-dist", "dev", HEAD + source)
+    discovery = Discovery(Settings())
+    got = collect(discovery, resolve("dev", discovery), operators())
+    return got, discovery.report()["dev"]
+
+
+REFUSED = [
+    ("unknown operator", 'implements("no_such@1", name="bad")', "x",
+     DeclarationError, "no operator 'no_such'"),
+    ("unknown version", 'implements("silu_and_mul@9", name="bad")', "x",
+     SignatureDrift, "version 9, operator has @1"),
+    ("drifted name", 'implements("silu_and_mul@1", name="bad")', "y",
+     SignatureDrift, "bad for 'silu_and_mul@1'"),
+    ("drifted default", 'implements("silu_and_mul@1", name="bad")', "x=None",
+     SignatureDrift, "bad for 'silu_and_mul@1'"),
+    ("bad domain name", 'implements("silu_and_mul@1", name="bad", domain=[divisible("hiden", 8)])',
+     "x", DeclarationError, "'hiden' is no dim"),
+    ("domain nonsense", 'implements("silu_and_mul@1", name="bad", domain=["x > 0"])', "x",
+     DeclarationError, "dev/bad for 'silu_and_mul@1' cannot be read: AttributeError"),
+    ("missing source", 'implements("silu_and_mul@1", name="bad", sources=["k.cpp"])', "x",
+     DeclarationError, "k.cpp does not exist"),
+    ("not marked", "staticmethod", "x", DeclarationError, "is not marked"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mark", "arguments", "error", "text"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
+)
+def test_a_refusal_costs_one_implementation(dists: FakeDists, mark, arguments, error, text):
+    source = f"""
+{GOOD_ONE}
+@{mark}
+def bad({arguments}):
+    return x
+def trivet_implementations(device):
+    return [bad, good]
+"""
+    got, line = offer(dists, source)
+    assert [i.provider for i in got.implementations] == ["dev/plain"]
+    (refusal,) = got.refusals
+    assert type(refusal.error) is error
+    assert (refusal.plugin, refusal.dist) == ("dev", "dev-dist")
+    assert text in str(refusal)
+    assert line.status is Status.FOUND
+    assert line.reason == "1 implementations, 1 refused"
+    assert text in str(line)
+
+
+def test_one_name_claimed_twice_is_refused_the_second_time(dists: FakeDists):
+    source = f"""
+{GOOD_ONE}
+@implements("silu_and_mul@1", name="plain")
+def again(x):
+    return x
+def trivet_implementations(device):
+    return [good, again]
+"""
+    got, _ = offer(dists, source)
+    assert [i.function.__name__ for i in got.implementations] == ["good"]
+    assert "claimed twice" in str(got.refusals[0])
+
+
+def test_requirements_are_settled_against_the_device(dists: FakeDists):
+    source = """
+@implements("silu_and_mul@1", name="wide", requires=[feature("wide")])
+def wide(x):
+    return x
+@implements("silu_and_mul@1", name="wider", requires=[feature("wider")])
+def wider(x):
+    return x
+def trivet_implementations(device):
+    return [wider, wide]
+"""
+    got, line = offer(dists, source)
+    assert [i.provider for i in got.implementations] == ["dev/wide"]
+    assert [u.implementation.provider for u in got.unmet] == ["dev/wider"]
+    assert "feature 'wider' is not here" in got.unmet[0].reason
+    assert line.reason == "1 implementations, 1 not for this device"
+
+
+def test_everything_that_a_plugin_brings_is_in_the_offer(dists: FakeDists):
+    source = f"""
+{GOOD_ONE}
+def trivet_implementations(device):
+    return (good,)
+def trivet_defaults(device):
+    return {{"block_size": (32, "a page")}}
+def trivet_memory(device):
+    return "allocator of " + device.kind
+def trivet_collectives(device):
+    return "links"
+"""
+    got, _ = offer(dists, source)
+    assert dict(got.defaults) == {"block_size": (32, "a page", "dev")}
+    assert dict(got.memory) == {"dev": "allocator of dev"}
+    assert dict(got.collectives) == {"dev": "links"}
+    assert dict(got.operators) == dict(operators())
+
+
+def test_a_plugin_may_not_take_a_name_of_core(dists: FakeDists):
+    source = """
+from trivet.catalogue import operators
+def trivet_operators():
+    return list(operators().values())[:1]
+"""
+    with pytest.raises(PluginBroken, match=r"its name must start with 'dev\.'"):
+        offer(dists, source)
+
+
+EXTENDER = """
+from trivet.contracts import implements
+@implements("silu_and_mul@1", name="extra")
+def extra(x):
+    return x
+def trivet_implementations(device):
+    {body}
+def trivet_defaults(device):
+    return {{"block_size": (8, "ours"), "own": (1, "ours")}}
+"""
+
+
+def test_what_another_wheel_adds_comes_after_the_devices_own(dists: FakeDists):
+    dists.add("extra-dist", "an_extra", EXTENDER.format(body="return [extra]"), extends="dev")
+    own = "def trivet_implementations(device): return [good]\n"
+    defaults = 'def trivet_defaults(device): return {"block_size": (16, "own")}\n'
+    got, _ = offer(dists, GOOD_ONE + own + defaults)
+    assert [i.provider for i in got.implementations] == ["dev/plain", "an_extra/extra"]
+    assert got.defaults["block_size"] == (16, "own", "dev")
+    assert got.defaults["own"] == (1, "ours", "an_extra")
+
+
+def test_a_wheel_that_adds_and_raises_is_left_out(dists: FakeDists):
+    dists.add("extra-dist", "an_extra", EXTENDER.format(body="1 / 0"), extends="dev")
+    dists.add(
+        "dev-dist", "dev", HEAD + GOOD_ONE + "def trivet_implementations(device): return [good]"
+    )
+    discovery = Discovery(Settings())
+    got = collect(discovery, resolve("dev", discovery), operators())
+    assert [i.provider for i in got.implementations] == ["dev/plain"]
+    line = discovery.report()["an_extra"]
+    assert line.status is Status.RAISED
+    assert "trivet_implementations raises: ZeroDivisionError" in line.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "text"), [("return []", "it brings nothing"), ("return [1]", "was refused")]
+)
+def test_a_wheel_that_adds_nothing_is_said_to(dists: FakeDists, body, text):
+    source = EXTENDER.format(body=body).partition("def trivet_defaults")[0]
+    dists.add("extra-dist", "an_extra", source, extends="dev")
+    dists.add("dev-dist", "dev", HEAD)
+    discovery = Discovery(Settings())
+    collect(discovery, resolve("dev", discovery), operators())
+    line = discovery.report()["an_extra"]
+    assert line.status is Status.REGISTERED_NOTHING
+    assert text in line.reason
+
+
+def test_the_reference_device_has_core_only(dists: FakeDists):
+    got = collect(Discovery(Settings()), reference("a test"), operators())
+    assert got.implementations == ()
+    assert dict(got.operators) == dict(operators())
+
+
+def test_the_vendors_own_function_is_what_is_collected(dists: FakeDists):
+    got, _ = offer(dists, GOOD_ONE + "def trivet_implementations(device): return [good]")
+    x = torch.ones(1)
+    assert got.implementations[0].function(x) is x
