@@ -14,19 +14,24 @@ ARGS   ?=
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 DISTS  := core plugins/cpu conformance
-META   := pyproject.toml $(DISTS:%=%/pyproject.toml)
+META   := $(DISTS:%=%/pyproject.toml)
+NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 
 .DELETE_ON_ERROR:
 .PHONY: demo test lint bench docs wheels soak clean
 
 # pip 25.1 is the first that reads dependency groups. torch has a line of its own, so that an index
-# given with it redirects nothing else. --no-deps keeps pip from asking an index for the siblings;
-# `pip check` then proves that the groups in pyproject.toml name everything they need.
-.venv/.ready: $(META)
+# given with it redirects nothing else.
+.venv/.tools: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(PIP) --upgrade "pip>=25.1"
 	$(PIP) $(TORCH)
 	$(PIP) --group dev
+	touch $@
+
+# --no-deps keeps pip from asking an index for the siblings; `pip check` then proves that the groups
+# in pyproject.toml name everything they need. Changed kernels are compiled by the same command.
+.venv/.ready: .venv/.tools $(META) $(NATIVE)
 	$(PIP) --no-build-isolation --no-deps $(DISTS:%=-e %)
 	$(BIN)/python -m pip check
 	touch $@

@@ -48,6 +48,7 @@ class FakeDists:
         extends: str = "",
         version: str = "1.0",
         value: str = "",
+        author: str = "",
     ) -> None:
         """Writes the metadata of one distribution, and the module of its plugin.
 
@@ -59,25 +60,29 @@ class FakeDists:
             extends: device kind that the plugin adds to.
             version: version of the distribution.
             value: the entry point's value, when it is not the module.
+            author: author in the metadata.
         """
         module = f"fake_{dist.replace('-', '_')}"
         groups = {"trivet.plugins": value or module, "trivet.contract": contract or ""}
         groups["trivet.extends"] = extends
         text = "".join(f"[{g}]\n{plugin} = {v}\n" for g, v in groups.items() if v)
-        self.write(dist, text, version=version)
+        self.write(dist, text, version=version, author=author)
         if source is not None:
             (self.folder / f"{module}.py").write_text(textwrap.dedent(source))
         importlib.invalidate_caches()
 
-    def add_good(self, plugin: str, *, dist: str = "") -> None:
+    def add_good(self, plugin: str, *, dist: str = "", author: str = "") -> None:
         """Writes a plugin that works: one device, one implementation."""
-        self.add(dist or f"{plugin}-dist", plugin, GOOD.format(name=plugin))
+        self.add(dist or f"{plugin}-dist", plugin, GOOD.format(name=plugin), author=author)
 
-    def write(self, dist: str, entry_points: str, *, version: str = "1.0") -> None:
+    def write(
+        self, dist: str, entry_points: str, *, version: str = "1.0", author: str = ""
+    ) -> None:
         """Writes the metadata of a distribution."""
         info = self.folder / f"{dist.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         text = f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n"
+        text += f"Author: {author}\n" if author else ""
         (info / "METADATA").write_text(text)
         (info / "entry_points.txt").write_text(entry_points)
 

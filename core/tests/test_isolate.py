@@ -36,7 +36,7 @@ def test_a_hang_is_one_line_and_names_the_stage(dists: FakeDists):
     assert lines["bad"].reason == "no answer within 5 s, while importing it"
     assert "TRIVET_DENY=bad" in lines["bad"].fix
     assert lines["good"].status is Status.FOUND
-    assert lines["good"].reason == "1 implementations"
+    assert lines["good"].reason == "1 implementation"
 
 
 def test_a_crash_of_native_code_is_one_line(dists: FakeDists):

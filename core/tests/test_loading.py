@@ -75,7 +75,7 @@ def trivet_implementations(device):
     assert (refusal.plugin, refusal.dist) == ("dev", "dev-dist")
     assert text in str(refusal)
     assert line.status is Status.FOUND
-    assert line.reason == "1 implementations, 1 refused"
+    assert line.reason == "1 implementation, 1 refused"
     assert text in str(line)
 
 
@@ -108,7 +108,7 @@ def trivet_implementations(device):
     assert [i.provider for i in got.implementations] == ["dev/wide"]
     assert [u.implementation.provider for u in got.unmet] == ["dev/wider"]
     assert "feature 'wider' is not here" in got.unmet[0].reason
-    assert line.reason == "1 implementations, 1 not for this device"
+    assert line.reason == "1 implementation, 1 not for this device"
 
 
 def test_everything_that_a_plugin_brings_is_in_the_offer(dists: FakeDists):

@@ -12,7 +12,7 @@ from trivet.errors import (
     PluginIncompatible,
     PluginNotFound,
 )
-from trivet.plugins import Discovery, Status
+from trivet.plugins import Discovery, Status, metadata
 from trivet.plugins.resolve import resolve
 from trivet.settings import Settings
 
@@ -72,16 +72,16 @@ def test_auto_does_not_choose_between_two_accelerators(dists: FakeDists):
 
 
 def test_auto_prefers_another_makers_device_to_our_own(dists: FakeDists):
-    dists.add_good("ours", dist="trivet-ours")
-    dists.add_good("theirs", dist="acme-theirs")
+    dists.add_good("ours", author=metadata.PROJECT)
+    dists.add_good("theirs", dist="trivet-theirs", author="Acme")
     resolved, _ = auto()
     assert resolved.plugin == "theirs"
     assert "ours" in resolved.reason
 
 
 def test_auto_does_not_choose_between_two_of_our_own(dists: FakeDists):
-    dists.add_good("a", dist="trivet-a")
-    dists.add_good("b", dist="trivet_b")
+    dists.add_good("a", author=metadata.PROJECT)
+    dists.add_good("b", author=metadata.PROJECT)
     with pytest.raises(AmbiguousDevice):
         auto()
 

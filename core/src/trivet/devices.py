@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -80,6 +81,11 @@ class Device:
         return self._binder.operators
 
     @property
+    def binder(self) -> Binder:
+        """What makes choices and binds, for tools that show more than an engine needs."""
+        return self._binder
+
+    @property
     def offer(self) -> Offer:
         """Everything that plugins brought for it, refusals included."""
         return self._offer
@@ -151,23 +157,19 @@ class Device:
         arguments: Mapping[str, Any] | None = None,
         prefer: Prefer = NOTHING,
         mode: str = "eager",
+        site: bool = False,
     ) -> tuple[Row, ...]:
         """Every candidate in order: yes, guarded on what, no and why, or shadowed by which.
 
-        With ``arguments`` (by name, real or fake tensors) it says which one runs for that call.
+        With ``arguments`` (by name, real or fake tensors) it says which one runs for that call;
+        with ``site``, scalars that facts do not name are promised at their defaults, as in a plan.
         """
         policy = self._binder.policy(prefer=prefer, mode=mode)
-        choice = self._binder.choose(operator, facts, policy)
+        choice = self._binder.choose(operator, facts, policy, site=site)
         rows = list(choice.rows)
         if arguments is not None:
             _check_arguments(choice, arguments)
             rows = choice.on_call(arguments)
-        known = {row.provider for row in rows}
-        rows += [
-            Row(provider, "no", reason, "not for this device")
-            for provider, name, reason in self._binder.unmet
-            if name == choice.operator.name and provider not in known
-        ]
         return tuple(rows)
 
     def plan(
@@ -177,7 +179,7 @@ class Device:
         mode: str = "eager",
         observe: bool = False,
         prefer: Prefer = NOTHING,
-        lock: str | Path | Mapping[str, Any] | None = None,
+        lock: str | Path | Mapping[str, Any] | bool | None = None,
         packs: int = 0,
     ) -> Plan:
         """Binds every call site of an engine at once.
@@ -189,7 +191,7 @@ class Device:
             observe: whether the plan counts calls.
             prefer: order lists of this plan alone.
             lock: lock file or document that the choices must agree with; default
-                ``TRIVET_LOCK``.
+                ``TRIVET_LOCK``; False for none.
             packs: 1 forces one provider, and so one pack, on every step of a prepared site.
 
         Returns:
@@ -223,16 +225,25 @@ class Device:
 
 
 def _lock_document(
-    lock: str | Path | Mapping[str, Any] | None, settings: Settings
+    lock: str | Path | Mapping[str, Any] | bool | None, settings: Settings
 ) -> Mapping[str, Any] | None:
+    if lock is False:
+        return None
     if isinstance(lock, Mapping):
         return locks.checked(lock, "the lock given")
-    path = lock or settings.lock
+    path = settings.lock if lock is None or lock is True else lock
     return locks.load(Path(path)) if path else None
+
+
+def _is_mapping(given: object) -> bool:
+    return isinstance(given, Mapping)
 
 
 def _check_arguments(choice: Choice, arguments: Mapping[str, Any]) -> None:
     """Refuses arguments of ``explain`` that are no call."""
+    if not _is_mapping(arguments):
+        msg = f"arguments are a mapping from names, not {arguments!r}"
+        raise UnknownName(msg, fix='write {"x": x, ...}')
     op, names = choice.operator, {*choice.operator.parameters}
     names |= {"out"} if choice.form == "out" else set()
     if unknown := sorted(set(arguments) - names):
@@ -271,7 +282,8 @@ def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = (
     _log_to_stderr(settings)
     required = known_properties(require)
     discovery = discover(settings)
-    resolved = resolve(str(name), discovery)
+    now = replace(settings, strict=strict or settings.strict)
+    resolved = resolve(str(name), discovery, now)
     offer = collect(discovery, resolved, operators())
     unmet = tuple(
         (u.implementation.provider, u.implementation.operator.name, u.reason) for u in offer.unmet

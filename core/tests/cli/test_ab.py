@@ -41,6 +41,13 @@ def test_cases_outside_a_domain_are_counted_not_compared(cli, acme):
     assert told in found["not_measured"]
 
 
+def test_cases_without_elements_are_not_timed(cli, acme):
+    found = cli.json("ab", "silu_and_mul=acme/small,reference", "--size", "tokens=0", *QUICK)
+    (case,) = found["cases"]
+    assert (case["ratio"], case["sides"][0]["seconds"], found["ratio"]) == (None, None, None)
+    assert "1 of 1 cases, which have no elements" in found["not_measured"]
+
+
 def test_sizes_replace_the_declared_cases(cli, acme):
     found = cli.json("ab", "silu_and_mul=acme/small,reference", "--size", "tokens=3", *QUICK)
     (case,) = found["cases"]

@@ -97,7 +97,7 @@ def test_two_equal_devices_are_a_problem_of_auto(cli, dists):
     assert "one (one-dist) and two (two-dist)" in found["auto"]["error"]
     assert whats(found).startswith("auto: ")
     assert found["device"] is None
-    assert {line["reason"] for line in found["plugins"]} == {"1 implementations"}
+    assert {line["reason"] for line in found["plugins"]} == {"1 implementation"}
     assert "none: auto finds the hardware of" in cli("doctor", code=1).stdout
 
 

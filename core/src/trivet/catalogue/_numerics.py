@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -11,17 +13,21 @@ def up(t: Tensor) -> Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
+def exactly(t: Tensor) -> AbstractContextManager[object]:
+    """A scope in which autocast changes nothing on the device of ``t``."""
+    kind = t.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Matrix product in the dtype of ``a``, whatever autocast says."""
-    if torch.is_autocast_enabled(a.device.type):
-        with torch.autocast(a.device.type, enabled=False):
-            return torch.matmul(a, b)
-    return torch.matmul(a, b)
+    with exactly(a):
+        return torch.matmul(a, b)
 
 
 def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias`` in the dtype of ``x``, whatever autocast says."""
-    if torch.is_autocast_enabled(x.device.type):
-        with torch.autocast(x.device.type, enabled=False):
-            return torch.nn.functional.linear(x, weight, bias)
-    return torch.nn.functional.linear(x, weight, bias)
+    with exactly(x):
+        return torch.nn.functional.linear(x, weight, bias)

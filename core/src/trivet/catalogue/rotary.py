@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trivet.catalogue._numerics import up
+from trivet.catalogue._numerics import exactly, up
 from trivet.contracts import Cases, operator
 
 
@@ -88,4 +88,5 @@ def rotary_embedding(
     of a head passes through unchanged. Pairs are (i, i + rotary_half) for ``neox`` and
     (2i, 2i + 1) for ``interleaved``.
     """
-    return [_rotate(t, cos, sin, pairing) for t in (q, k) if t is not None]
+    with exactly(q):  # autocast refuses to join some dtypes
+        return [_rotate(t, cos, sin, pairing) for t in (q, k) if t is not None]

@@ -10,7 +10,7 @@ import click
 import torch
 
 from trivet.cli import values
-from trivet.cli.binding import binder, where
+from trivet.cli.binding import where
 from trivet.cli.comparison import (
     Selected,
     clock_for,
@@ -19,6 +19,8 @@ from trivet.cli.comparison import (
     oracle,
     results,
     select,
+)
+from trivet.cli.comparison import (
     threads as torch_threads,
 )
 from trivet.cli.example import size_names
@@ -90,7 +92,7 @@ def command(
     if len(providers) != 2 or not all(providers):
         raise click.BadParameter(f"{both!r} is not two providers separated by a comma")
     dev = device(device_name)
-    bind = binder(dev)
+    bind = dev.binder
     op, _ = bind.target(name)
     if name.partition("@")[0] != op.name:
         raise click.UsageError(f"ab compares the plain form: {op.name}, not {name}")
@@ -187,7 +189,7 @@ class _Duel:
             for side, result in zip(sides, got, strict=True):
                 side["error"] = difference(result, want)
         found["difference"] = difference(got[0], got[1])
-        if self.rounds:
+        if self.rounds and found["difference"]["elements"]:
             times = interleaved((ready[0], ready[1]), self.rounds, self.clock).medians()
             found["ratio"] = times[0] / times[1] if times[1] else None
             for side, seconds in zip(sides, times, strict=True):
@@ -208,7 +210,7 @@ def _not_measured(
     if skipped := sum(bool(c["skipped"]) for c in cases):
         yield f"{skipped} of {len(cases)} cases, which one of the two does not run"
     if empty := sum(bool(c["difference"]) and not c["difference"]["elements"] for c in cases):
-        yield f"results of {empty} cases without elements"
+        yield f"{empty} of {len(cases)} cases, which have no elements"
     if not oracle:
         yield "errors against the oracle"
     if not on_cpu:

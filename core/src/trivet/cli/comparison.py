@@ -70,12 +70,9 @@ def select(
     """
     policy = binder.policy(prefer={op.name: provider})
     choice = binder.choose(op.name, _facts(op, arguments), policy)
-    row = next((r for r in choice.on_call(arguments) if r.provider == provider), None)
-    if row is None:
-        reasons = [why for p, name, why in binder.unmet if (p, name) == (provider, op.name)]
-        return f"not for this device: {'; '.join(reasons)}"
+    row = next(r for r in choice.on_call(arguments) if r.provider == provider)
     if row.verdict != "runs":
-        return f"outside its domain: {row.reason}"
+        return f"{row.note if row.elsewhere else 'outside its domain'}: {row.reason}"
     arm = next(a for a in choice.arms if a.provider == provider)
     return Selected(arm, dict(choice.facts.values))
 

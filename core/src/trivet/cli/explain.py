@@ -9,7 +9,7 @@ import click
 import torch
 
 from trivet.cli import values
-from trivet.cli.binding import binder, where
+from trivet.cli.binding import where
 from trivet.cli.example import example
 from trivet.cli.program import FOUND_PROBLEM
 from trivet.cli.screen import Screen, emit, json_option, key_page
@@ -72,7 +72,7 @@ def command(
     when nothing may run.
     """
     dev = device(device_name)
-    op, form = binder(dev).target(operator)
+    op, form = dev.binder.target(operator)
     call = None
     if shapes or sizes:
         call = example(op, form, facts, shapes=shapes, sizes=sizes, dtypes=dtypes)
@@ -118,7 +118,7 @@ def _running(rows: tuple[Row, ...], call: object) -> list[str]:
 
 def _source(dev: Device, operator: str, facts: Mapping[str, Any], mode: str) -> str:
     """The generated text of what is bound, or where the vendor's own function stands."""
-    own = binder(dev)
+    own = dev.binder
     bound: Callable[..., Any] = own.bind(operator, facts, own.policy(mode=mode))
     text: str | None = getattr(bound, "__trivet_source__", None)
     if text is not None:

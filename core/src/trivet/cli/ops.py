@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from trivet.cli.binding import binder, where
+from trivet.cli.binding import where
 from trivet.cli.declaration import describe, forms
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.cli.values import device_option
@@ -33,7 +33,7 @@ def command(operator: str | None, *, device_name: str, as_json: bool) -> None:
     if operator is None:
         rows = [_row(dev, op) for op in dev.operators.values()]
     else:
-        op, _ = binder(dev).target(operator)
+        op, _ = dev.binder.target(operator)
         rows = [describe(dev, op)]
     if as_json:
         emit({"device": where(dev), "operators": rows})

@@ -133,10 +133,15 @@ def implements(
         "stream_ordered": stream_ordered,
     }
 
-    for word, given in (("domain", domain), ("requires", requires), ("sources", sources)):
-        if isinstance(given, (str, Term, Requirement)):
+    words = {"domain": domain, "requires": requires, "sources": sources, "fuses": fuses}
+    for word, given in words.items():
+        if not isinstance(given, (list, tuple)):
             msg = f"implements({target!r}, name={name!r}): {word} is {given!r}, not a list"
             raise DeclarationError(msg, fix=f"{word}=[...]")
+    for word, text in {"target": target, "name": name}.items():
+        if not _is_text(text):
+            msg = f"implements({target!r}, name={name!r}): {word} is {text!r}, no text"
+            raise DeclarationError(msg, fix='implements("rms_norm@1", name="vec")')
 
     def record(function: F) -> F:
         claim = Claim(
@@ -160,6 +165,10 @@ def implements(
         return function
 
     return record
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def claims_of(function: object) -> tuple[Claim, ...]:

@@ -86,7 +86,7 @@ class Discovery:
             fix = fix if candidate.rivals else f"tell who makes {candidate.dist}"
             return replace(line, status=Status.BROKEN, reason=flaw, fix=fix)
         if misfit := candidate.misfit(CONTRACT):
-            fix = f"install a {candidate.dist} for contract {CONTRACT}, or the trivet it wants"
+            fix = f"install {candidate.dist} for contract {CONTRACT}, or the trivet it wants"
             return replace(line, status=Status.INCOMPATIBLE, reason=misfit, fix=fix)
         return line
 

@@ -168,8 +168,9 @@ class _Brought:
 
 def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anything: bool) -> None:
     """Writes what a plugin brought into its line of the report."""
+    kept = len(brought.implementations)
     counts = {
-        "implementations": len(brought.implementations),
+        "implementation" if kept == 1 else "implementations": kept,
         "not for this device": len(brought.unmet),
         "refused": len(brought.refusals),
     }

@@ -18,6 +18,9 @@ from trivet.contracts.hooks import CONTRACT_POINTS, ENTRY_POINTS, EXTENDS_POINTS
 RESERVED: Final = ("auto", "reference")
 """Names that mean something to ``trivet.device`` and that no plugin may take."""
 
+PROJECT: Final = "The trivet authors"
+"""Author in the metadata of this project's own distributions; another's device goes first."""
+
 _MARK: Final = "trivet."
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _RANGE: Final = re.compile(r"v(\d+):v(\d+)")
@@ -36,6 +39,7 @@ class Candidate:
         extends: device kind of another plugin that it only adds to; empty when it has its own.
         rivals: other distributions that bring a plugin of the same name.
         strays: names of contract entries of this distribution that fit none of its plugins.
+        own: whether this project itself publishes the distribution.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Candidate:
     extends: str = ""
     rivals: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+    own: bool = False
 
     @property
     def home(self) -> str:
@@ -144,6 +149,7 @@ def _of(dist: Distribution) -> list[Candidate]:
             contract=contracts.get(point.name, "").replace(" ", ""),
             extends=extends.get(point.name, ""),
             strays=strays,
+            own=dist.metadata["Author"] == PROJECT,
         )
         for point in plugins
     ]

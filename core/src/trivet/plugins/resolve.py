@@ -13,16 +13,14 @@ from typing import Final
 from trivet.contracts.device import DeviceInfo
 from trivet.errors import AmbiguousDevice, PluginBroken, PluginNotFound
 from trivet.plugins.discovery import Discovery
-from trivet.plugins.metadata import RESERVED, normalised
-from trivet.plugins.report import Line, Status
+from trivet.plugins.metadata import RESERVED
+from trivet.plugins.report import Status
 from trivet.settings import Settings
 
 AUTO, REFERENCE = RESERVED
 EMBEDDED: Final = "cpu"
 """The device kind that ``auto`` takes when no accelerator says yes."""
 
-OWN: Final = "trivet-"
-"""Prefix of this project's own distributions; another's device goes before ours."""
 
 LOG: Final = logging.getLogger("trivet.plugins")
 
@@ -118,7 +116,7 @@ def _willing(kind: str, discovery: Discovery) -> tuple[str, ...]:
 
 def _automatic(discovery: Discovery, *, strict: bool) -> Resolved:
     present = [name for name in discovery.owners() if name != EMBEDDED and discovery.devices(name)]
-    entitled = [n for n in present if not _is_own(discovery.line(n))] or present
+    entitled = [n for n in present if not discovery.candidate(n).own] or present
     if len(entitled) > 1:
         homes = [f"{n} ({discovery.line(n).dist})" for n in entitled]
         raise AmbiguousDevice(
@@ -140,10 +138,6 @@ def _automatic(discovery: Discovery, *, strict: bool) -> Resolved:
     last = reference(f"no device plugin is usable{why or ': none is installed'}")
     LOG.warning("%s", last.reason)
     return last
-
-
-def _is_own(line: Line) -> bool:
-    return normalised(line.dist).startswith(OWN)
 
 
 def _passed_over(discovery: Discovery, *, strict: bool) -> str:

@@ -18,7 +18,7 @@ from trivet.runtime.checks import checked
 from trivet.runtime.observe import Counts
 from trivet.selection.authority import Policy, current_context, orders
 from trivet.selection.bindings import build
-from trivet.selection.choose import Arm, Choice, choose
+from trivet.selection.choose import Arm, Choice, Row, choose
 from trivet.selection.facts import normalise
 from trivet.settings import MODES, Settings, read
 
@@ -127,7 +127,16 @@ class Binder:
         op, form = self.target(name)
         own = [i for i in self.implementations if i.operator is op]
         known = normalise(op, facts, site=site, varying=varying)
-        return choose(op, form, known, own, policy)
+        return choose(op, form, known, own, policy, elsewhere=self._unmet_rows(op))
+
+    def _unmet_rows(self, op: Operator) -> list[Row]:
+        """One row for each implementation of an operator that this device cannot run."""
+        can = {i.provider for i in self.implementations if i.operator is op}
+        return [
+            Row(provider, "no", reason, "not for this device", elsewhere=True)
+            for provider, name, reason in self.unmet
+            if name == op.name and provider not in can
+        ]
 
     def bind(
         self,

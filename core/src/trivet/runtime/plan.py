@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trivet.contracts.implementation import Implementation, reference
 from trivet.contracts.version import CONTRACT
-from trivet.errors import NoImplementation, OrderError, UnknownName
+from trivet.errors import DomainError, NoImplementation, OrderError, UnknownName
 from trivet.runtime.binder import Binder, finish, lacking
 from trivet.runtime.observe import Counts
 from trivet.runtime.prepared import Handle, prepare, replace_handles
@@ -105,6 +105,9 @@ class Step:
         if site not in self._choices:
             raise _no_site(site, self._choices)
         choice = self._choices[site]
+        if not choice.arms:
+            msg = f"nothing may run site {site!r} in this step"
+            raise NoImplementation(msg, trace=choice.rows, fix="leave strict mode, or this size")
         if not choice.settled:
             undecided = choice.arms[0].terms
             msg = f"site {site!r} is still guarded on {' and '.join(map(str, undecided))}"
@@ -125,6 +128,9 @@ class Plan:
         observe: bool,
         packs: int,
     ) -> None:
+        if not _is_mapping(sites):
+            msg = f"sites are a mapping, not {sites!r}"
+            raise UnknownName(msg, fix='write {NAME: ("operator", {facts})}')
         refuse_reserved(sites, RESERVED)
         for name, row in sites.items():
             if not _is_row(row):
@@ -183,7 +189,7 @@ class Plan:
             if site.choice.operator.prepare is None:
                 continue
             for key, choice, _ in self._narrowed[name]:
-                if None not in key and not choice.settled:
+                if None not in key and choice.arms and not choice.settled:
                     terms = " and ".join(map(str, choice.arms[0].terms))
                     msg = f"site {name!r} takes a prepared weight and is still guarded on {terms}"
                     raise OrderError(msg, fix="state these as facts of the site")
@@ -203,14 +209,19 @@ class Plan:
 
         Raises:
             OrderError: the site's operator takes no prepared weight, or there is no such site.
+            DomainError: it is no tensor.
         """
         found = self.sites.get(site)
         if found is None or found.choice.operator.prepare is None:
             msg = f"{site!r} is no site with a prepared weight"
             raise OrderError(msg, fix="prepare at a site of an operator on packs (linear_packed)")
+        for what, given in (("weight", weight), ("bias", bias)):
+            if not isinstance(given, Tensor) and (what == "weight" or given is not None):
+                msg = f"site {site!r}: the {what} is a {type(given).__name__}, no tensor"
+                raise DomainError(msg, fix="plan.prepare(site, weight, bias)")
         chosen: dict[str, Implementation] = {}
         for key, choice, _ in self._narrowed[site]:
-            if None not in key:
+            if None not in key and choice.arms:
                 arm = choice.arms[0]
                 chosen.setdefault(arm.provider, arm.implementation)
         return prepare(site, chosen, dict(found.choice.facts.values), weight, bias)
@@ -303,9 +314,13 @@ _plans: WeakValueDictionary[Hashable, Plan] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
+def _is_mapping(given: object) -> bool:
+    return isinstance(given, Mapping)
+
+
 def _is_row(row: object) -> bool:
     """Whether it is an operator and a mapping of facts."""
-    return isinstance(row, (tuple, list)) and len(row) == 2 and isinstance(row[1], Mapping)
+    return isinstance(row, (tuple, list)) and len(row) == 2 and _is_mapping(row[1])
 
 
 def _no_site(site: object, known: Iterable[str]) -> UnknownName:

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from trivet.contracts.implementation import PROPERTIES, REFERENCE
 from trivet.errors import ConfigError, UnknownName
 from trivet.settings import Order, Settings
+
+LOCK: Final = "lock"
+"""The layer of a lock file; what it names and somebody forbids ends as a mismatch."""
 
 _preferred: ContextVar[tuple[Mapping[str, tuple[str, ...]], ...]] = ContextVar(
     "trivet_preferred", default=()
@@ -27,14 +31,21 @@ def orders(given: Mapping[str, str | Sequence[str]]) -> Mapping[str, tuple[str, 
     """Order lists as tuples; one provider may be written as plain text.
 
     Raises:
-        UnknownName: a list holds something else than text.
+        UnknownName: it is no mapping, or a list holds something else than text.
     """
+    if not _is_mapping(given):
+        msg = f"order lists are a mapping from operators, not {given!r}"
+        raise UnknownName(msg, fix='write {"rms_norm": ["plugin/name"]}')
     lists = {k: (v,) if isinstance(v, str) else v for k, v in given.items()}
     for operator, names in lists.items():
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
             msg = f"the order list of {operator!r} is {names!r}"
             raise UnknownName(msg, fix=f'write {operator}="plugin/name", or a list of them')
     return MappingProxyType({k: tuple(v) for k, v in lists.items()})
+
+
+def _is_mapping(given: object) -> bool:
+    return isinstance(given, Mapping)
 
 
 @contextlib.contextmanager
@@ -97,7 +108,7 @@ class Policy:
         """The order lists on an operator, from the highest authority down."""
         found = []
         stack = [("argument", self.argument), *(("prefer()", c) for c in self.context)]
-        for source, lists in [*stack, ("lock", self.lock)]:
+        for source, lists in [*stack, (LOCK, self.lock)]:
             for key in (operator, "*"):
                 if key in lists:
                     found.append(Order(lists[key], source))
@@ -117,7 +128,7 @@ class Policy:
         said: dict[str, str] = {}
         for layer in self.layers(operator):
             for provider in layer.providers:
-                if provider in forbidden:
+                if provider in forbidden and layer.source != LOCK:
                     msg = (
                         f"{provider!r} for {operator} is asked for by {layer.source} "
                         f"and forbidden by {forbidden[provider]}"

@@ -45,12 +45,17 @@ def build(
     key = (
         (choice.operator, choice.form, choice.facts.key, grad and vendor, wrapped),
         tuple((arm.provider, arm.function, arm.terms) for arm in choice.arms),
-        choice.rows if choice.arms[-1].terms else _reference_allowed(choice),
+        _reference_allowed(choice) if _accepts_all(choice) else choice.rows,
     )
     with _lock:
         if key not in _built:
             _built[key] = _make(choice, wrap or _bare, grad=grad and vendor)
         return _built[key]
+
+
+def _accepts_all(choice: Choice) -> bool:
+    """Whether some arm takes what no earlier one takes; in strict mode there may be none."""
+    return bool(choice.arms) and not choice.arms[-1].terms
 
 
 def _bare(arm: Arm) -> Callable[..., Any]:
@@ -63,7 +68,7 @@ def _make(choice: Choice, hold: Wrap, *, grad: bool) -> Callable[..., Any]:
     ]
     if choice.settled and not grad:
         return arms[0][0]
-    if arms[-1][1]:
+    if not _accepts_all(choice):
         arms.append((_refusal(choice), ()))
     return make_guard(
         choice.operator,

@@ -10,7 +10,7 @@ from trivet.contracts.implementation import REFERENCE, Implementation, reference
 from trivet.contracts.operator import Operator
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
-from trivet.contracts.terms.value import Dtype, Equal, Rank
+from trivet.contracts.terms.value import Divisible, Dtype, Equal, Rank
 from trivet.errors import NoImplementation
 from trivet.selection.authority import Policy
 from trivet.selection.derive import derive
@@ -41,6 +41,8 @@ class Row:
     verdict: str
     reason: str = ""
     note: str = ""
+    elsewhere: bool = False
+    """Whether this device cannot run it at all, whatever the facts."""
 
     def __str__(self) -> str:
         reason = f": {self.reason}" if self.reason else ""
@@ -90,8 +92,18 @@ def choose(
     facts: Facts,
     candidates: Sequence[Implementation],
     policy: Policy,
+    *,
+    elsewhere: Sequence[Row] = (),
 ) -> Choice:
     """Goes through the candidates in order of authority.
+
+    Args:
+        op: the operator.
+        form: the wanted form.
+        facts: what the site promises.
+        candidates: implementations that this device can run, in default order.
+        policy: everything besides facts that decides.
+        elsewhere: rows of implementations that this device cannot run, for the trace.
 
     Raises:
         NoImplementation: nothing may run; the trace says why for each.
@@ -115,6 +127,7 @@ def choose(
             continue
         arms.append(found)
         rows.append(_accepted(found, note))
+    rows.extend(elsewhere)
     if not arms:
         msg = f"no implementation of {op.name} may run here"
         raise NoImplementation(msg, trace=rows, fix=_advice(policy))
@@ -166,10 +179,26 @@ def _arm(implementation: Implementation, form: str, facts: Facts) -> Arm | str:
             return decision
         if decision is None and isinstance(on_call, Term):
             undecided.append(on_call)
+    if implementation.form == "inplace" != form:
+        for on_clone in _on_clones(op, implementation.domain):
+            decision = decide(op, on_clone, facts)
+            if isinstance(decision, str):
+                return f"core would pass a contiguous copy: {decision}"
+            if decision is None and on_clone not in undecided:
+                undecided.append(on_clone)
     made = derive(op, implementation.form, form, implementation.function)
     if isinstance(made, str):
         return made
     return Arm(implementation, made.function, tuple(undecided), made.supplied, made.copies)
+
+
+def _on_clones(op: Operator, domain: Sequence[Term]) -> list[Term]:
+    """What rows of a contiguous copy need besides: a last dim that is a multiple itself."""
+    return [
+        Divisible(op.shapes[term.path].dims[-1].name, term.multiple)
+        for term in domain
+        if isinstance(term, Rows) and term.multiple > 1 and term.path in op.inplace
+    ]
 
 
 def _on_fresh(op: Operator, term: Term, facts: Facts) -> Term | str | None:

@@ -283,13 +283,17 @@ def decide(op: Operator, term: Term, view: Facts | Call) -> bool | str | None:
     A term that cannot be decided (a size that exists only at run time, a vendor's own term that
     raises) is a no with that reason.
     """
+    maybe = False
     if not isinstance(term, (Absent, Present)):
-        for arg in owners(op, term):
-            if op.parameters[arg].optional and view.value(arg) is None:
-                return True
+        given = [view.value(a) for a in sorted(owners(op, term)) if op.parameters[a].optional]
+        if any(value is None for value in given):
+            return True
+        maybe = any(value is UNKNOWN for value in given)
     try:
         decision = term.decide(view)
-        return decision if isinstance(decision, str) or decision is None else bool(decision)
+        if isinstance(decision, str) or decision is None:
+            return None if maybe else decision
+        return bool(decision)
     except Exception as error:  # noqa: BLE001  # torch's for unbacked sizes, or a vendor's term
         why = next(iter(str(error).splitlines()), type(error).__name__)
         return f"{term} cannot be decided here: {why}"

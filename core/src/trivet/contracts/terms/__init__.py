@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows, has_rows, is_contiguous
 from trivet.contracts.terms.term import (
     PRESENT,
     UNKNOWN,
@@ -14,7 +15,6 @@ from trivet.contracts.terms.term import (
     Term,
     View,
 )
-from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows, has_rows, is_contiguous
 from trivet.contracts.terms.value import (
     Absent,
     Between,

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from stand_ins import OPS
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trivet.contracts.examples import arguments
+from trivet.contracts.implementation import reference
+from trivet.runtime.checks import Watch, check_inputs
+
+CASES = [
+    pytest.param(op, sizes, scalars, id=f"{name}-{i}-{j}")
+    for name, op in OPS.items()
+    for (i, sizes), (j, scalars) in itertools.product(
+        enumerate(op.cases.sizes), enumerate(op.cases.scalars)
+    )
+]
+FIRST = [pytest.param(op, id=name) for name, op in OPS.items()]
+
+SCHEMAS = {
+    "silu_and_mul": "(Tensor x) -> Tensor",
+    "paged_attention": "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, "
+    "Tensor query_start, Tensor seq_lens, SymInt max_query_len, SymInt max_seq_len, float scale, "
+    'Tensor[] schedule, SymInt window=0, float soft_cap=0.0, str layout="NHD") -> Tensor',
+    "embedding": "(Tensor ids, Tensor weight) -> Tensor",
+    "kv_cache_write": "(Tensor k, Tensor v, Tensor(a2!) k_cache, Tensor(a3!) v_cache, "
+    'Tensor slots, str layout="NHD") -> ()',
+    "linear": "(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
+    "linear_packed": "(Tensor x, Tensor[] packed, SymInt out_features, Tensor? bias=None) "
+    "-> Tensor",
+    "rms_norm": "(Tensor x, Tensor weight, float eps=1e-06, "
+    "float weight_offset=0.0, bool weight_in_float32=False) -> Tensor",
+    "fused_add_rms_norm": "(Tensor x, Tensor residual, Tensor weight, "
+    "float eps=1e-06, float weight_offset=0.0, bool weight_in_float32=False) "
+    "-> (Tensor, Tensor)",
+    "rotary_embedding": "(Tensor q, Tensor? k, Tensor cos, Tensor sin, "
+    'str pairing="neox") -> Tensor[]',
+    "sample_token": "(Tensor logits) -> Tensor",
+}
+
+
+def make(op, dtype, sizes=None, seed=3, **scalars):
+    rng = torch.Generator().manual_seed(seed)
+    return arguments(op, sizes or op.cases.sizes[0], dtype, rng, scalars=scalars)
+
+
+def clones(given):
+    return {
+        n: v.clone() if isinstance(v, torch.Tensor) else ([t.clone() for t in v] if isinstance(v, list) else v)
+        for n, v in given.items()
+    }
+
+
+def effects(op, function, given):
+    """Everything that a call gives: its results, or what it wrote."""
+    given = clones(given)
+    result = function(**given)
+    if op.inplace_only:
+        assert result is None
+        return [given[n] for n in op.writes]
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def equal(a, b):
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype and x.shape == y.shape and torch.equal(x, y)
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("op", "sizes", "scalars"), CASES)
+def test_reference_and_oracle_agree_in_fp64(op, sizes, scalars):
+    given = make(op, torch.float64, sizes, **scalars)
+    for have, want in zip(
+        effects(op, op.reference, given), effects(op, op.oracle, given), strict=True
+    ):
+        if op.budget.kind == "statistical":
+            torch.testing.assert_close(have, want, rtol=1e-11, atol=1e-11, equal_nan=True)
+        else:
+            assert torch.equal(have, want)
+
+
+@pytest.mark.parametrize(("op", "sizes", "scalars"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_are_as_declared_fresh_and_nothing_is_written(op, sizes, scalars, dtype):
+    given = make(op, dtype, sizes, **scalars)
+    form = reference(op).form
+    check_inputs(op, form, given)
+    watch = Watch(op, form, "reference", given, sample=False)
+    assert [str(p) for p in watch.judge(op.reference(**given))] == []
+    assert op.bytes_moved(given) >= 0
+
+
+@pytest.mark.parametrize("op", FIRST)
+def test_schemas_are_frozen(op):
+    assert op.schema == SCHEMAS[op.name]
+
+
+def test_a_new_operator_is_added_to_the_frozen_schemas():
+    assert set(SCHEMAS) == set(OPS)
+
+
+@pytest.fixture
+def library():
+    made = torch.library.Library("trivet_catalogue_test", "FRAGMENT")
+    yield made
+    made._destroy()
+
+
+@pytest.mark.parametrize("op", FIRST)
+def test_every_operator_can_be_registered_with_torch(op, library):
+    library.define(op.name + op.schema)
+    library.impl(op.name, op.reference, "CPU")
+
+    def fake(*values, **named):
+        given = dict(zip(op.signature.names(), values, strict=False)) | named
+        given = {p.name: given.get(p.name, p.default) for p in op.signature.parameters}
+        like = next(v for v in given.values() if isinstance(v, torch.Tensor))
+        made = [like.new_empty(s, dtype=d) for s, d in op.result_meta(given)]
+        packed = {"none": lambda: None, "one": lambda: made[0], "tuple": lambda: tuple(made)}
+        return packed.get(op.signature.packing, lambda: made)()
+
+    torch.library.register_fake(f"trivet_catalogue_test::{op.name}", fake, lib=library)
+    overload = getattr(torch.ops.trivet_catalogue_test, op.name).default
+    given = make(op, torch.float32, op.cases.sizes[-1])
+    torch.library.opcheck(
+        overload, tuple(given.values()), test_utils=("test_schema", "test_faketensor")
+    )
+
+
+@pytest.mark.parametrize("op", [p for p in FIRST if p.values[0].traceable])
+def test_a_traceable_reference_runs_on_fake_tensors(op):
+    given = make(op, torch.bfloat16)
+    mode = FakeTensorMode()
+    fake = {
+        n: mode.from_tensor(v)
+        if isinstance(v, torch.Tensor)
+        else ([mode.from_tensor(t) for t in v] if isinstance(v, list) else v)
+        for n, v in given.items()
+    }
+    with mode:
+        result = op.reference(**fake)
+    results = [] if result is None else [result] if isinstance(result, torch.Tensor) else result
+    assert [(tuple(r.shape), r.dtype) for r in results] == op.result_meta(given)
+    assert all(r.is_contiguous() for r in results)
+
+
+@pytest.mark.parametrize("op", FIRST)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_autocast_default_dtype_and_default_device_change_nothing(op, dtype):
+    given = make(op, dtype)
+    expected = effects(op, op.reference, given)
+    for kind in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", kind):
+            assert equal(effects(op, op.reference, given), expected)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert equal(effects(op, op.reference, given), expected)
+    finally:
+        torch.set_default_dtype(before)
+    with torch.device("meta"):
+        assert equal(effects(op, op.reference, given), expected)
+    with torch.inference_mode():
+        assert equal(effects(op, op.reference, given), expected)
+
+
+@pytest.mark.parametrize("op", [p for p in FIRST if p.values[0].stars])
+@pytest.mark.parametrize("lead", [(), (6,), (2, 3), (1, 2, 3)])
+def test_leading_dims_are_rows(op, lead):
+    tokens = math.prod(lead)
+    sizes = op.cases.sizes["seqs" in op.where and -1] | {"tokens": tokens}
+    flat = make(op, torch.float32, sizes)
+
+    def with_lead(arg, tensor):
+        shape = op.shapes.get(arg)
+        if tensor is None or shape is None or not shape.star:
+            return tensor
+        return tensor.reshape((*lead, *tensor.shape[1:]))
+
+    given = {n: with_lead(n, v) for n, v in flat.items()}
+    assert op.dims(given)["tokens"] == tokens
+    results = effects(op, op.reference, given)
+    if not op.inplace_only:
+        assert [tuple(r.shape) for r in results] == [s for s, _ in op.result_meta(given)]
+    for have, want in zip(results, effects(op, op.reference, flat), strict=True):
+        torch.testing.assert_close(have.reshape(want.shape), want)
+    oracle = effects(op, op.oracle, clones(given))
+    assert [r.shape for r in oracle] == [r.shape for r in results]
+
+
+@pytest.mark.parametrize("op", FIRST)
+def test_positions_and_keywords_are_the_same_call(op):
+    given = make(op, torch.float32)
+    by_position = effects(op, lambda **named: op.reference(*named.values()), given)
+    assert equal(by_position, effects(op, op.reference, given))
+
+
+def test_strided_inputs_give_the_same_rows():
+    for name in ("rms_norm", "silu_and_mul", "linear"):
+        op = OPS[name]
+        given = make(op, torch.float32)
+        wide = torch.randn(*given["x"].shape[:-1], 3 * given["x"].shape[-1])
+        view = wide[..., : given["x"].shape[-1]]
+        dense = effects(op, op.reference, given | {"x": view.contiguous()})
+        strided = op.reference(**(given | {"x": view}))
+        torch.testing.assert_close(strided, dense[0])
+        assert strided.is_contiguous()
+
+
+def test_the_rounding_order_of_the_weight_is_an_argument():
+    op = OPS["rms_norm"]
+    rng = torch.Generator().manual_seed(1)
+    x, weight = torch.randn(1, 64, generator=rng).bfloat16(), torch.randn(64, generator=rng)
+    f = x.float() * torch.rsqrt(x.float().pow(2).mean() + 1e-6)
+    one = (f * (weight + 1.0)).bfloat16()
+    two = (f.bfloat16().float() * (weight + 1.0)).bfloat16()
+    assert not torch.equal(one, two), "the case must tell the two orders apart"
+    assert torch.equal(op.reference(x, weight, weight_offset=1.0, weight_in_float32=True), one)
+    assert torch.equal(op.reference(x, weight, weight_offset=1.0), two)
+
+
+def test_a_sum_is_rounded_before_it_is_normalised():
+    op, norm = OPS["fused_add_rms_norm"], OPS["rms_norm"]
+    x, residual = torch.randn(2, 5, 64).bfloat16()
+    weight = torch.randn(64).bfloat16()
+    y, total = op.reference(x, residual, weight)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(y, norm.reference(total, weight))
+
+
+@pytest.mark.parametrize(
+    ("row", "token"),
+    [
+        ([1.0, 3.0, 3.0, 2.0], 1),
+        ([0.0, 0.0], 0),
+        ([-math.inf, -math.inf], 0),
+        ([math.inf, 1.0, math.inf], 0),
+        ([5.0, math.nan, 9.0, math.nan], 1),
+        ([math.nan, math.inf], 0),
+        ([math.inf, math.nan], 1),
+        ([-0.0, 0.0], 0),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ties_go_to_the_lowest_id_and_nan_is_seen(row, token, dtype):
+    op = OPS["sample_token"]
+    logits = torch.tensor([row, [0.0] * (len(row) - 1) + [1.0]], dtype=dtype)
+    assert op.reference(logits).tolist() == [token, len(row) - 1]
+    assert op.oracle(logits).tolist() == [token, len(row) - 1]
+
+
+def test_a_packed_weight_may_be_taller_than_the_result():
+    op = OPS["linear_packed"]
+    x, weight, bias = torch.randn(3, 4), torch.randn(8, 4), torch.randn(5)
+    torch.testing.assert_close(op.reference(x, [weight], 5, bias), x @ weight[:5].T + bias)

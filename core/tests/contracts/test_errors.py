@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import pytest
+import torch
+
+from trivet import errors
+from trivet.errors import (
+    ContractBroken,
+    LockMismatch,
+    NoImplementation,
+    OutOfMemory,
+    TrivetError,
+    all_errors,
+)
+from trivet.selection.choose import Row
+
+EVERY = list(all_errors())
+SPECIAL = {
+    NoImplementation: {"trace": [Row("a/b", "no", "too small")]},
+    ContractBroken: {"kind": "mutation"},
+    LockMismatch: {"fields": ["torch: was 1, is 2"]},
+    OutOfMemory: {"requested_bytes": 5, "free_bytes": 3, "tag": "kv", "retryable": True},
+}
+
+
+def make(cls):
+    return cls("what is wrong", fix="do this", **SPECIAL.get(cls, {}))
+
+
+def test_the_walk_finds_every_class_of_the_module_once():
+    defined = {
+        v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, TrivetError)
+    }
+    assert set(EVERY) == defined
+    assert len(EVERY) == len(set(EVERY))
+    for position, cls in enumerate(EVERY[1:], 1):
+        assert any(base in EVERY[:position] for base in cls.__bases__), "parents first"
+
+
+def test_codes_are_unique_and_stable():
+    codes = [cls.code for cls in EVERY]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", code) for code in codes)
+
+
+@pytest.mark.parametrize("cls", EVERY, ids=lambda c: c.__name__)
+def test_each_says_what_it_means_its_cause_and_what_to_run(cls):
+    assert cls.__doc__ is not None
+    assert cls.__doc__.splitlines()[0].endswith((".", ";"))
+    assert "code" in vars(cls), "a code of its own"
+    assert cls.cause.endswith(".")
+    assert cls.command.startswith(("trivet ", "trivet-"))
+
+
+@pytest.mark.parametrize("cls", EVERY, ids=lambda c: c.__name__)
+def test_its_text_has_what_fix_code_and_command(cls):
+    text = str(make(cls))
+    lines = text.splitlines()
+    assert lines[0] == "what is wrong"
+    assert "  fix: do this" in lines
+    assert lines[-1] == f"  [{cls.code}; more: {cls.command}]"
+    without = cls("what is wrong", **SPECIAL.get(cls, {}))
+    assert "fix:" not in str(without)
+
+
+@pytest.mark.parametrize("cls", EVERY, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("how", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy])  # noqa: S301  # our own bytes
+def test_it_crosses_process_boundaries_whole(cls, how):
+    error = make(cls)
+    error.add_note("while testing")
+    other = how(error)
+    assert type(other) is cls
+    assert str(other) == str(error)
+    assert other.args == error.args
+    assert vars(other) == vars(error)
+    assert other.__notes__ == ["while testing"]
+
+
+def test_builtin_families_still_catch_them():
+    assert issubclass(OutOfMemory, torch.OutOfMemoryError)
+    assert issubclass(errors.DomainError, ValueError)

@@ -1,0 +1,1 @@
+"""A small language model engine, written on the public API of trivet alone."""

@@ -1,0 +1,125 @@
+"""The command line: answers prompts with a small language model on whatever device is installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+import trivet
+from llm import gguf, report
+from llm.config import Config
+from llm.errors import EngineError, RequestError
+from llm.fetch import fetch
+from llm.model import Llama
+from llm.schedule import Scheduler, generate
+from llm.tokenizer import Tokenizer
+from trivet.errors import TrivetError
+
+DEMO = "Explain in one short paragraph why the sky is blue."
+
+
+Setting = tuple[str, object, str]
+
+
+def settle(device: trivet.Device, name: str, given: object, fallback: object) -> Setting:
+    """The user's own value, else the device's proposal with its reason, else the engine's."""
+    if given is not None:
+        return name, given, "command line"
+    if name in device.defaults:
+        value, reason, plugin = device.defaults[name]
+        return name, value, f"{plugin}: {reason}"
+    return name, fallback, "engine"
+
+
+def as_dtype(name: object) -> torch.dtype:
+    """The floating dtype of that name."""
+    dtype = getattr(torch, str(name), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise RequestError(f"{name!r} is not a floating dtype", fix="use --dtype float32")
+    return dtype
+
+
+def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, Any]:
+    """Loads the model, answers all prompts in one batch, and returns the report."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    path = options.model or fetch(notes.print)
+    times = [time.perf_counter()]
+    device = trivet.device(options.device, strict=options.strict)
+    dtype = settle(device, "dtype", options.dtype, "float32")
+    block = settle(device, "block_size", options.block_size, 16)
+    block_size = int(str(block[1]))
+
+    file = gguf.read(path)
+    tokenizer = Tokenizer(file.metadata)
+    config = Config.read(file.metadata)
+    with Progress(console=notes, transient=True, disable=not notes.is_terminal) as progress:
+        bar = progress.add_task("loading", total=config.layers)
+        model = Llama(
+            device,
+            file,
+            dtype=as_dtype(dtype[1]),
+            num_blocks=-(-options.cache_tokens // block_size),
+            block_size=block_size,
+            observe=options.observe,
+            advance=lambda: progress.advance(bar),
+        )
+
+    scheduler = Scheduler(
+        model.pool,
+        max_batch=options.batch,
+        budget=options.budget,
+        context=config.context,
+        eos=tokenizer.eos,
+    )
+    prompts = [p if options.raw else tokenizer.chat(p) for p in options.prompts]
+    requests = [scheduler.submit(tokenizer.encode(p), options.max_tokens) for p in prompts]
+    texts = report.Texts(tokenizer, requests, screen)
+    times.append(time.perf_counter())
+    for request, token in generate(model, scheduler):
+        times.append(time.perf_counter())
+        texts.push(request, token)
+    where = "device", str(device.torch), f"{options.device}: {device.reason}"
+    return report.collect([where, dtype, block], texts.texts, model.calls(), times)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--prompt", "prompts", multiple=True, default=(DEMO,), help="May be repeated.")
+@click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=8, help="Most requests in one step.")
+@click.option("--budget", type=click.IntRange(1), default=256, help="Most tokens in one step.")
+@click.option("--cache-tokens", type=click.IntRange(1), default=2048, show_default=True)
+@click.option("--device", default="auto", show_default=True, help="A device that is installed.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]))
+@click.option("--block-size", type=click.IntRange(1), help="Tokens in one block of the KV cache.")
+@click.option("--model", type=click.Path(path_type=Path), help="A GGUF file; else SmolLM2-135M.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.")
+@click.option("--strict", is_flag=True, help="Refuse the reference where the vendor has code.")
+@click.option("--observe", is_flag=True, help="Count which implementation ran each operator.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def main(**given: Any) -> None:
+    """Answers prompts with SmolLM2-135M-Instruct, or another Llama model in a GGUF file."""
+    options = SimpleNamespace(**given)
+    notes = Console(stderr=True)
+    try:
+        result = run(options, Console(quiet=options.as_json), notes)
+    except (EngineError, TrivetError) as error:
+        notes.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        notes.print("\nstopped")
+        sys.exit(130)
+    if options.as_json:
+        click.echo(json.dumps(result))
+    else:
+        report.show(result, Console())

@@ -1,0 +1,146 @@
+"""The model: one plan of operator sites, and one ``step`` that calls them.
+
+Nothing here asks which hardware it runs on: the plan holds, for each site, the function that the
+installed packages offer for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import trivet
+from llm import weights
+from llm.config import Config
+from llm.gguf import ModelFile
+from llm.inputs import lay_out
+from llm.schedule import Piece
+
+
+def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The operator of each site, and what the engine promises of its arguments there.
+
+    Queries, keys and values are views of one product, so their rows are as far apart as its are.
+    """
+    heads, queries = c.heads + 2 * c.kv_heads, c.heads * c.head_dim
+    apart, scale = heads * c.head_dim, c.head_dim**-0.5
+    act = {"dtype": dtype, "contiguous": True}
+    norm = {"dtype": dtype, "weight.dtype": dtype, "hidden": c.hidden, "eps": c.eps}
+    cache = {
+        "dtype": dtype,
+        "k_cache.dtype": dtype,
+        "v_cache.dtype": dtype,
+        "kv_heads": c.kv_heads,
+        "head_dim": c.head_dim,
+        "block_size": block_size,
+    }
+    caches, tables = ["k_cache", "v_cache"], ["block_table", "query_start", "seq_lens"]
+    rotary = {"dtype": dtype, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
+    rotary |= {"rotary_half": c.head_dim // 2, "contiguous": ["cos", "sin"]}
+
+    def linear(inputs: int, outputs: int, **more: Any) -> tuple[str, dict[str, Any]]:
+        sizes = {"in_features": inputs, "out_features": outputs, "bias": None}
+        return "linear_packed", {**act, **sizes, **more}
+
+    return {
+        "embed": ("embedding", {**act, "hidden": c.hidden, "vocab": c.vocab}),
+        "norm": ("rms_norm", {**norm, "contiguous": ["x", "weight"]}),
+        "add_norm": ("fused_add_rms_norm_", {**norm, "contiguous": ["x", "residual", "weight"]}),
+        "qkv": linear(c.hidden, apart),
+        "rotary": ("rotary_embedding_", {**rotary, "q.rows": apart, "k.rows": apart}),
+        "kv_write": (
+            "kv_cache_write",
+            {**cache, "k.rows": apart, "v.rows": apart, "contiguous": [*caches, "slots"]},
+        ),
+        "attention": (
+            "paged_attention",
+            {
+                **cache,
+                "heads": c.heads,
+                "scale": scale,
+                "q.rows": apart,
+                "contiguous": [*caches, *tables],
+            },
+        ),
+        "out": linear(queries, c.hidden),
+        "gate_up": linear(c.hidden, 2 * c.inter),
+        "glu": ("silu_and_mul", {**act, "inter": c.inter}),
+        "down": linear(c.inter, c.hidden),
+        "head": linear(c.hidden, c.vocab, tokens="rows"),
+        "sample": ("sample_token", {**act, "vocab": c.vocab, "seqs": "rows"}),
+    }
+
+
+class Llama:
+    """A decoder on one device, with its weights and its KV cache."""
+
+    def __init__(  # one keyword a choice
+        self,
+        device: trivet.Device,
+        file: ModelFile,
+        *,
+        dtype: torch.dtype,
+        num_blocks: int,
+        block_size: int,
+        observe: bool = False,
+        advance: Callable[[], None] = lambda: None,
+    ) -> None:
+        c = self.config = Config.read(file.metadata)
+        self._where, self._observe = device.torch, observe
+        self.plan = device.plan(sites(c, dtype, block_size), observe=observe)
+        self._weights = weights.load(
+            file, c, lambda w: w.to(self._where, dtype), self.plan.prepare, advance
+        )
+        self._caches = device.memory.kv_caches(
+            c.layers, num_blocks, block_size, c.kv_heads, c.head_dim, dtype
+        )
+        self.pool = device.memory.kv_blocks(num_blocks, block_size)
+        halves = torch.arange(0, c.head_dim, 2, dtype=torch.float32) / c.head_dim
+        angles = torch.outer(torch.arange(c.context).float(), c.theta**-halves)
+        self._cos, self._sin = (t.to(self._where) for t in (angles.cos(), angles.sin()))
+
+    def calls(self) -> list[dict[str, Any]]:
+        """Which implementation ran at each site and how often, if the plan observes.
+
+        Otherwise which one decodes, and None for how often.
+        """
+        if self._observe:
+            counted = sorted(self.plan.counts().items())
+            return [{"site": s, "implementation": i, "calls": n} for (s, i), n in counted]
+        chosen = sorted(self.plan.at(tokens=1, rows=1, max_query_len=1).providers().items())
+        return [{"site": s, "implementation": i, "calls": None} for s, i in chosen]
+
+    @torch.inference_mode()
+    def step(self, pieces: list[Piece]) -> list[int]:
+        """Runs the pieces through the model; the next token of each piece that samples."""
+        c, n = self.config, lay_out(pieces, self.pool, self._where)
+        tokens, shape = len(n.ids), (-1, c.heads + 2 * c.kv_heads, c.head_dim)
+        parts = (c.heads, c.kv_heads, c.kv_heads)
+        # A step that only reads prompts samples nothing; its plan is looked up as for one row.
+        op = self.plan.at(tokens=tokens, rows=len(n.rows) or 1, max_query_len=n.max_query)
+        w = op.use(self._weights)
+        batch = (n.table, n.starts, n.lengths, n.max_query, n.max_length)
+        schedule = op.schedule("attention", *batch)
+        cos, sin = self._cos[n.positions], self._sin[n.positions]
+
+        residual = op.embed(n.ids, w.embedding)
+        x = op.norm(residual, w.layers[0].norm, c.eps)
+        for i, (layer, (k_cache, v_cache)) in enumerate(zip(w.layers, self._caches, strict=True)):
+            if i:
+                op.add_norm(x, residual, layer.norm, c.eps)
+            qkv = op.qkv(x, layer.qkv, shape[1] * c.head_dim)
+            q, k, v = qkv.view(shape).split(parts, dim=1)
+            op.rotary(q, k, cos, sin)
+            op.kv_write(k, v, k_cache, v_cache, n.slots)
+            y = op.attention(q, k_cache, v_cache, *batch, c.head_dim**-0.5, schedule)
+            x = op.out(y.view(tokens, -1), layer.out, c.hidden)
+            op.add_norm(x, residual, layer.mlp_norm, c.eps)
+            x = op.glu(op.gate_up(x, layer.gate_up, 2 * c.inter))
+            x = op.down(x, layer.down, c.hidden)
+        if not len(n.rows):
+            return []
+        op.add_norm(x, residual, w.norm, c.eps)
+        logits = op.head(x[n.rows], w.head, c.vocab)
+        return list(op.sample(logits).tolist())

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from llm import cli, schedule
+from llm.errors import FetchError
+
+EXAMPLES = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def path(tiny, tmp_path):
+    return tiny.write(tmp_path / "tiny.gguf")
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.main, [str(a) for a in arguments])
+
+
+def refused(*arguments):
+    """The one message of a run that is refused."""
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+def answers(*arguments):
+    result = call("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_text_settings_and_speed_are_shown(path):
+    result = call("--model", path, "--prompt", "one", "--max-tokens", 5, "--dtype", "float32")
+    assert result.exit_code == 0, result.output
+    assert "command line" in result.stdout
+    assert "tokens/s" in result.stdout
+
+
+def test_several_prompts_keep_their_order_and_texts(path):
+    many = ["--model", path, "--raw", "--max-tokens", 6, "--prompt", "one", "--prompt", "three"]
+    report = answers(*many)
+    for prompt, result in zip(("one", "three"), report["results"], strict=True):
+        (alone,) = answers("--model", path, "--raw", "--max-tokens", 6, "--prompt", prompt)[
+            "results"
+        ]
+        assert result == alone
+    shown = call(*many).stdout
+    first, second = (result["text"] for result in report["results"])
+    assert shown.startswith(first + "\n--------\n" + second + "\n")
+
+
+def test_the_template_is_applied_unless_raw(path):
+    chat, raw = (
+        answers("--model", path, "--prompt", "ab", "--max-tokens", 1, *more)["results"][0]
+        for more in ((), ("--raw",))
+    )
+    assert (chat["prompt_tokens"], raw["prompt_tokens"]) == (3, 2)
+
+
+def test_the_user_wins_over_the_device_and_both_are_named(path):
+    proposed, own = (
+        {s["name"]: s for s in answers("--model", path, "--max-tokens", 1, *more)["settings"]}
+        for more in ((), ("--block-size", 8))
+    )
+    assert proposed["block_size"]["source"] != "command line"
+    assert own["block_size"] == {"name": "block_size", "value": 8, "source": "command line"}
+    assert own["dtype"] == proposed["dtype"]
+
+
+def test_observation_counts_every_site(path):
+    report = answers("--model", path, "--observe", "--max-tokens", 3, "--prompt", "a")
+    calls = {}
+    for row in report["calls"]:
+        calls[row["site"]] = calls.get(row["site"], 0) + row["calls"]
+    assert calls["embed"] == calls["norm"] == calls["head"] == calls["sample"] == 3
+    assert calls["qkv"] == calls["attention"] == calls["kv_write"] == 2 * 3
+    assert calls["add_norm"] == 4 * 3
+
+
+def test_every_promise_to_the_plan_holds(path, monkeypatch):
+    prompts = [a for i in range(3) for a in ("--prompt", "w" * (3 * i + 1))]
+    options = ("--model", path, "--raw", "--budget", 8, "--max-tokens", 4, *prompts)
+    plain = answers(*options)["results"]
+    monkeypatch.setenv("TRIVET_CHECK", "1")
+    assert answers(*options)["results"] == plain
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_dtype_generates(path, dtype):
+    (result,) = answers("--model", path, "--dtype", dtype, "--max-tokens", 4)["results"]
+    assert 0 < len(result["ids"]) <= 4
+
+
+def test_a_batch_that_is_too_large_queues(path):
+    prompts = [a for i in range(5) for a in ("--prompt", "x" * (i + 1))]
+    few = answers("--model", path, "--raw", "--batch", 2, "--max-tokens", 4, *prompts)
+    all_ = answers("--model", path, "--raw", "--batch", 8, "--max-tokens", 4, *prompts)
+    assert few["results"] == all_["results"]
+    assert len(few["results"]) == 5
+
+
+def test_a_cache_that_is_too_small_for_all_queues(path):
+    prompts = [a for i in range(4) for a in ("--prompt", "y" * (i + 9))]
+    options = ("--model", path, "--raw", "--block-size", 4, "--max-tokens", 8, *prompts)
+    assert answers("--cache-tokens", 24, *options)["results"] == answers(*options)["results"]
+
+
+def test_a_missing_model_is_refused(tmp_path):
+    assert "No such file" in refused("--model", tmp_path / "none.gguf")
+
+
+def test_a_truncated_model_is_refused(path):
+    path.write_bytes(path.read_bytes()[:-5000])
+    assert "truncated" in refused("--model", path)
+
+
+def test_another_architecture_is_refused(tiny, tmp_path):
+    tiny.metadata["general.architecture"] = "gpt2"
+    assert "'gpt2'" in refused("--model", tiny.write(tmp_path / "m.gguf"))
+
+
+def test_missing_and_left_over_parameters_are_refused(tiny, tmp_path):
+    kept = tiny.tensors.pop("blk.0.ffn_up.weight")
+    assert "is missing" in refused("--model", tiny.write(tmp_path / "m.gguf"))
+    tiny.tensors |= {"blk.0.ffn_up.weight": kept, "odd.weight": kept}
+    assert "not used: odd.weight" in refused("--model", tiny.write(tmp_path / "m.gguf"))
+
+
+def test_a_prompt_longer_than_the_cache_is_refused(path):
+    error = refused("--model", path, "--raw", "--prompt", "z" * 40, "--cache-tokens", 32)
+    assert "40 tokens, the KV cache holds 32" in error
+
+
+def test_a_prompt_longer_than_the_context_is_refused(path):
+    error = refused("--model", path, "--raw", "--prompt", "z" * 300)
+    assert "context is 256" in error
+
+
+def test_a_cache_that_no_machine_holds_is_refused(path):
+    assert "out-of-memory" in refused("--model", path, "--cache-tokens", 10**13)
+
+
+def test_an_empty_prompt_is_refused(path):
+    assert "needs a prompt" in refused("--model", path, "--raw", "--prompt", "")
+
+
+def test_a_budget_below_the_batch_is_refused(path):
+    assert "budget of 4" in refused("--model", path, "--batch", 8, "--budget", 4)
+
+
+def test_an_unknown_device_is_refused_by_name(path):
+    assert "nosuch" in refused("--model", path, "--device", "nosuch")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--dtype", "float31"), ("--batch", "0"), ("--max-tokens", "many"), ("--threads", "0")],
+)
+def test_a_bad_option_is_refused_by_name(path, option, value):
+    assert option in refused("--model", path, option, value)
+
+
+def test_a_dtype_that_a_device_proposes_is_checked():
+    with pytest.raises(cli.RequestError, match="'int8' is not a floating dtype"):
+        cli.as_dtype("int8")
+
+
+def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch):
+    def fail(say):
+        say("downloading")
+        raise FetchError("no network", fix="use --model PATH")
+
+    monkeypatch.setattr(cli, "fetch", fail)
+    assert "no network\n  fix: use --model PATH" in refused()
+
+
+def test_an_interrupt_ends_cleanly(path, monkeypatch):
+    released = []
+    monkeypatch.setattr(schedule.Scheduler, "cancel", lambda _: released.append(True))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.Llama, "step", interrupt)
+    result = call("--model", path)
+    assert result.exit_code == 130
+    assert released == [True]
+    assert "stopped" in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("start", [[EXAMPLES / "llm"], ["-m", "llm"]])
+def test_the_command_starts_by_folder_and_by_name(start):
+    done = subprocess.run(
+        [sys.executable, *map(str, start), "--model", "none.gguf"],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: none.gguf: No such file" in done.stderr
+    assert "Traceback" not in done.stderr
