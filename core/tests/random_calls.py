@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from hypothesis import strategies as st
-from stand_ins import OPS
 
+from stand_ins import OPS
 from trivet.contracts import (
     absent,
     between,
@@ -13,12 +13,14 @@ from trivet.contracts import (
     divisible,
     dtype,
     equal,
+    implements,
     offset_aligned,
     one_of,
     present,
     rank,
     rows,
 )
+from trivet.contracts.implementation import Implementation, claims_of
 from trivet.contracts.terms import Interval
 from trivet.selection.facts import Call
 
@@ -186,3 +188,33 @@ def facts_of(draw, op, arguments):
         if tensor.is_contiguous() and draw(st.booleans()):
             found[f"{arg}.contiguous"] = True
     return found
+
+
+def arm(index):
+    name = f"arm_{index}"
+    space = {}
+    for op in POOLS:
+        signature = OPS[op].signature.text()
+        exec(f"def {name}_{op}({signature}):\n    return {index}", space)  # noqa: S102  # no text from outside
+    return {op: space[f"{name}_{op}"] for op in POOLS}
+
+
+ARMS = [arm(i) for i in range(6)]
+
+
+@st.composite
+def several_arms(draw):
+    op, arguments = draw(calls())
+    terms = st.lists(st.sampled_from(POOLS[op.name]), max_size=4, unique=True)
+    shared = draw(terms)
+    domains = draw(st.lists(terms, min_size=1, max_size=len(ARMS)))
+    domains = [[*shared, *d] if draw(st.booleans()) else d for d in domains]
+    return op, arguments, [tuple(dict.fromkeys(d)) for d in domains], draw(facts_of(op, arguments))
+
+
+def candidates(op, domains):
+    for i, domain in enumerate(domains):
+        function = ARMS[i][op.name]
+        (claim,) = claims_of(implements(f"{op.name}@1", name=f"k{i}", domain=domain)(function))[-1:]
+        function.__trivet__ = ()
+        yield Implementation(f"acme/k{i}", op, "functional", claim)

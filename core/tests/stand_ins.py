@@ -220,8 +220,17 @@ def make_device(
     **kwargs: Any,
 ) -> Device:
     """A device on which these functions may run, in this order."""
+    return device_of(*(verified(f, known) for f in functions), known=known, unmet=unmet, **kwargs)
+
+
+def device_of(
+    *implementations: Any,
+    known: Mapping[str, Any] = OPS,
+    unmet: tuple[tuple[str, str, str], ...] = (),
+    **kwargs: Any,
+) -> Device:
+    """A device on which these implementations may run, in this order."""
     info = DeviceInfo("acme", name="stand-in", arch=("acme-1",))
-    implementations = tuple(verified(f, known) for f in functions)
     plugins = {c.name: c.home for c in candidates()}
     binder = Binder(info, known, implementations, unmet=unmet, plugins=plugins, **kwargs)
     nothing = MappingProxyType({})

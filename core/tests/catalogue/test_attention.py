@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stand_ins import OPS
 
 OP = OPS["paged_attention"]

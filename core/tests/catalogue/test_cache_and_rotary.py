@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from stand_ins import OPS, make_device, rotary_over
 
+from stand_ins import OPS, make_device, rotary_over
 from trivet.selection.derive import derive
 
 WRITE, ROTARY = OPS["kv_cache_write"], OPS["rotary_embedding"]

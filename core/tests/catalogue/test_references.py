@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from stand_ins import OPS
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stand_ins import OPS
 from trivet.contracts.examples import arguments
 from trivet.contracts.implementation import reference
 from trivet.runtime.checks import Watch, check_inputs
@@ -50,7 +50,9 @@ def make(op, dtype, sizes=None, seed=3, **scalars):
 
 def clones(given):
     return {
-        n: v.clone() if isinstance(v, torch.Tensor) else ([t.clone() for t in v] if isinstance(v, list) else v)
+        n: v.clone()
+        if isinstance(v, torch.Tensor)
+        else ([t.clone() for t in v] if isinstance(v, list) else v)
         for n, v in given.items()
     }
 

@@ -4,8 +4,8 @@ import functools
 from pathlib import Path
 
 import pytest
-from stand_ins import OPS
 
+from stand_ins import OPS
 from trivet.contracts import (
     absent,
     between,
@@ -235,7 +235,8 @@ def test_a_digest_covers_terms_and_files():
         ("rms_norm_out@3", ("rms_norm", "out", 3)),
         ("kv_cache_write@1", ("kv_cache_write", "inplace", 1)),
         ("nothing@1", ("nothing", "", 1)),
-        ("rms_norm@", ("rms_norm", "functional", None)),
+        ("rms_norm@", ("rms_norm", "functional", -1)),
+        ("rms_norm@²", ("rms_norm", "functional", -1)),
         ("", ("", "", None)),
     ],
 )

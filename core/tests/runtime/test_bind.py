@@ -4,8 +4,9 @@ import logging
 import threading
 
 import pytest
-import stand_ins
 import torch
+
+import stand_ins
 from stand_ins import (
     ALL,
     OPS,
@@ -17,7 +18,6 @@ from stand_ins import (
     silu_into,
     verified,
 )
-
 from trivet import prefer
 from trivet.errors import UnknownName
 from trivet.runtime.workspace import workspace

@@ -4,11 +4,11 @@ import random
 
 import pytest
 import torch
-from stand_ins import OPS, make_device, norm_over, silu_into
 
+from stand_ins import OPS, make_device, norm_over, silu_into
 from trivet.contracts import implements
 from trivet.errors import ContractBroken, DomainError
-from trivet.runtime.checks import SMALL_ELEMENTS, Watch
+from trivet.runtime.checks import SMALL_ELEMENTS, Watch, check_inputs
 
 SILU, FUSED = OPS["silu_and_mul"].reference, OPS["fused_add_rms_norm"].reference
 
@@ -305,7 +305,11 @@ REFUSED = [
     ("rms_norm_", {"weight_in_float32": 1}, "argument 'weight_in_float32' is a int, declared bool"),
     ("rms_norm_", {"weight": None}, "argument 'weight' is a NoneType, declared Tensor"),
     ("rms_norm_", {"weight": [1.0]}, "argument 'weight' is a list, declared Tensor"),
-    ("rms_norm_", {"x": torch.randn(1, 8).expand(4, 8)}, "written argument 'x' has a dim of stride 0"),
+    (
+        "rms_norm_",
+        {"x": torch.randn(1, 8).expand(4, 8)},
+        "written argument 'x' has a dim of stride 0",
+    ),
     (
         "rms_norm_",
         {"x": torch.randn(4, 6, 8)[:, :3]},
@@ -367,6 +371,25 @@ def test_views_side_by_side_do_not_overlap():
     make_device().ops.rotary_embedding_(qkv[:, :4], qkv[:, 4:5], angle, angle)
     x = torch.randn(4, 8)
     make_device().ops.fused_add_rms_norm(x, x, torch.ones(8))
+
+
+def test_tensors_of_one_arena_do_not_overlap_while_their_bytes_do_not():
+    arena = torch.zeros(1024, dtype=torch.uint8)
+    x, out = arena[:96].view(torch.float32).view(4, 6), arena[96:120].view(torch.bfloat16)
+    op = OPS["silu_and_mul"]
+    check_inputs(op, "out", {"x": x.bfloat16(), "out": out.view(4, 3)})
+    half = arena[:48].view(torch.bfloat16).view(4, 6)
+    check_inputs(op, "out", {"x": half, "out": arena[48:72].view(torch.bfloat16).view(4, 3)})
+    with pytest.raises(DomainError, match="overlaps 'x'"):
+        check_inputs(op, "out", {"x": half, "out": arena[46:70].view(torch.bfloat16).view(4, 3)})
+    k_cache = arena[:64].view(torch.float32).view(2, 2, 1, 4)
+    rows = torch.zeros(1, 1, 4)
+    write = {"k": rows, "v": rows, "k_cache": k_cache, "slots": torch.tensor([0]), "layout": "NHD"}
+    narrow = arena[64:80].view(torch.float8_e4m3fn).view(2, 2, 1, 4)
+    check_inputs(OPS["kv_cache_write"], "inplace", write | {"v_cache": narrow})
+    narrow = arena[60:76].view(torch.float8_e4m3fn).view(2, 2, 1, 4)
+    with pytest.raises(DomainError, match="overlaps 'v_cache'"):
+        check_inputs(OPS["kv_cache_write"], "inplace", write | {"v_cache": narrow})
 
 
 def test_a_missing_argument_is_named():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stand_ins import (
     OPS,
     fused_over,
@@ -13,7 +14,6 @@ from stand_ins import (
     sample_top,
     silu_into,
 )
-
 from trivet.errors import GradUnsupported
 
 
@@ -53,7 +53,9 @@ def by_difference(function, inputs, scalars):
         ("silu_and_mul", [(2, 6)], {}),
     ],
 )
-def test_inputs_that_require_grad_go_to_the_reference_and_get_right_gradients(name, shapes, scalars):
+def test_inputs_that_require_grad_go_to_the_reference_and_get_right_gradients(
+    name, shapes, scalars
+):
     dev = make_device(norm_vec, norm_over, fused_over, silu_into)
     inputs = [torch.randn(s, dtype=torch.float64) for s in shapes]
     bound = dev.ops.__getattr__(name)

@@ -3,9 +3,14 @@ from __future__ import annotations
 import threading
 
 import torch
+
 from stand_ins import OPS, make_device, norm_big, norm_small, sample_top
 
-SITES = {"norm": ("rms_norm", {}), "last": ("rms_norm", {"tokens": "rows"}), "head": ("sample_token", {})}
+SITES = {
+    "norm": ("rms_norm", {}),
+    "last": ("rms_norm", {"tokens": "rows"}),
+    "head": ("sample_token", {}),
+}
 
 
 def test_counts_are_exact_by_site_and_provider():

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import pytest
 import torch
-from stand_ins import OPS, make_device
 
+from stand_ins import OPS, make_device
 from trivet.contracts.examples import arguments
 from trivet.contracts.implementation import reference
 from trivet.errors import ContractBroken, UnknownName

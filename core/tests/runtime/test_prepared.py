@@ -6,6 +6,7 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
+
 from stand_ins import (
     OPS,
     attend_one,
@@ -15,7 +16,6 @@ from stand_ins import (
     make_device,
     turn,
 )
-
 from trivet.contracts import between, dtype, implements
 from trivet.errors import NoImplementation, OrderError, UnknownName
 

@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from stand_ins import make_device, norm_big, norm_small, norm_vec, silu_into
+
+from stand_ins import OPS, make_device, norm_big, norm_small, norm_vec, silu_into
+from trivet.contracts import divisible
+from trivet.selection.facts import normalise
+from trivet.selection.guard import guard_text
 
 TESTS = Path(__file__).resolve().parents[1]
 SITES = {
@@ -45,8 +49,9 @@ def test_importing_trivet_loads_little_and_registers_nothing():
     assert ops == []
     own = [n for n in new if n.partition(".")[0] == "trivet"]
     allowed = ("trivet", "trivet.errors", "trivet.contracts", "trivet.settings")
-    assert [n for n in own if not (n in allowed or n.startswith(tuple(f"{a}." for a in allowed[2:])))] \
-        == []
+    assert [
+        n for n in own if not (n in allowed or n.startswith(tuple(f"{a}." for a in allowed[2:])))
+    ] == []
     top = {n.partition(".")[0] for n in new} - set(sys.stdlib_module_names) - {"trivet"}
     assert {t for t in top if not t.startswith("_")} <= {"torch"}
     assert not any(n.startswith(("torch._dynamo", "torch._inductor")) for n in new)
@@ -78,21 +83,29 @@ def test_binding_and_planning_load_no_compiler():
 PLAN = """
 import json
 from stand_ins import *
+from trivet.selection.facts import normalise
+from trivet.selection.guard import guard_text
+TIES = tuple(divisible("hidden", n) for n in range(2, 12))
 SITES = json.loads({sites!r})
 dev = make_device(norm_vec, norm_small, norm_big, silu_into)
 plan = dev.plan({{n: (op, facts) for n, (op, facts) in SITES.items()}})
-print(json.dumps([plan.digest, plan.norm.__trivet_source__, plan.lock]))
+op = OPS["rms_norm"]
+ties = guard_text(op, "functional", normalise(op, {{}}), [TIES, ()], grad=False)
+print(json.dumps([plan.digest, plan.norm.__trivet_source__, plan.lock, ties]))
 """
+TIES = tuple(divisible("hidden", n) for n in range(2, 12))
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4711"])
 def test_digest_and_texts_are_the_same_in_another_process(seed):
     plan = make_device(norm_vec, norm_small, norm_big, silu_into).plan(SITES)
     code = PLAN.format(sites=json.dumps(dict(reversed(SITES.items()))))
-    digest, source, lock = python(code, PYTHONHASHSEED=seed)
+    digest, source, lock, ties = python(code, PYTHONHASHSEED=seed)
     assert lock == json.loads(json.dumps(plan.lock))
     assert digest == plan.digest
     assert source == plan.norm.__trivet_source__
+    op = OPS["rms_norm"]
+    assert ties == guard_text(op, "functional", normalise(op, {}), [TIES, ()], grad=False)
 
 
 FORK = """

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from stand_ins import OPS, attend_one, linear_halves, make_device, norm_big, norm_small, norm_vec
 
+from stand_ins import OPS, attend_one, linear_halves, make_device, norm_big, norm_small, norm_vec
 from trivet.contracts import between, divisible, equal, implements, one_of
 from trivet.errors import DeclarationError, DomainError, NoImplementation, UnknownName
 
@@ -113,7 +113,9 @@ def test_unknown_step_variables_are_refused(wrong):
     assert "tokens" in caught.value.fix
 
 
-@pytest.mark.parametrize("wrong", ["my rows", "my-rows", "class", "_tables", "1a", "a=print('x')", ""])
+@pytest.mark.parametrize(
+    "wrong", ["my rows", "my-rows", "class", "_tables", "1a", "a=print('x')", ""]
+)
 def test_a_step_variable_is_a_word(wrong):
     dev = make_device(norm_small)
     with pytest.raises(UnknownName, match="cannot be the step variable"):

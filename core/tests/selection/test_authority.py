@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from stand_ins import make_device, norm_big, norm_small, norm_vec, sample_top
 
+from stand_ins import make_device, norm_big, norm_small, norm_vec, sample_top
 from trivet import prefer, require
 from trivet.errors import ConfigError, LockMismatch, UnknownName
 from trivet.selection import lock as locks

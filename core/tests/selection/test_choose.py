@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from stand_ins import (
     OPS,
     linear_halves,
@@ -15,8 +17,6 @@ from stand_ins import (
     scatter,
     silu_into,
 )
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 from trivet import require
 from trivet.contracts import implements, one_of
 from trivet.contracts.terms import Term
@@ -84,9 +84,7 @@ def test_explain_says_the_same_of_fake_tensors(tokens, kind):
     dev = make_device(norm_vec, norm_small, norm_big)
     real = call(tokens, kind=kind, weight_in_float32=True)
     mode = FakeTensorMode()
-    fake = {
-        n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in real.items()
-    }
+    fake = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in real.items()}
     assert dev.explain("rms_norm", arguments=fake) == dev.explain("rms_norm", arguments=real)
 
 
@@ -198,9 +196,7 @@ def test_the_reference_declares_what_it_is_asked_for():
 def test_capture_needs_graph_safe():
     dev = make_device(norm_small, norm_vec)
     rows = {r.provider: str(r) for r in dev.explain("rms_norm", mode="captured")}
-    assert rows["acme/small"] == (
-        "acme/small no: does not declare graph_safe, which capture needs"
-    )
+    assert rows["acme/small"] == ("acme/small no: does not declare graph_safe, which capture needs")
     assert rows["acme/vec"].startswith("acme/vec guarded")
     with pytest.raises(NoImplementation, match="graph_safe, which capture needs"):
         dev.plan({"a": ("paged_attention", {})}, mode="captured")

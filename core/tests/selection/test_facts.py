@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from stand_ins import OPS
 
+from stand_ins import OPS
 from trivet.contracts import between, divisible, dtype, equal, one_of, rank, rows
 from trivet.contracts.terms import UNKNOWN, Interval
 from trivet.errors import UnknownName

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from stand_ins import OPS, make_device, norm_into, norm_over, verified
 
+from stand_ins import OPS, make_device, norm_into, norm_over, verified
 from trivet.contracts import contiguous, dtype, equal, implements, offset_aligned, rank, rows
 from trivet.contracts.examples import arguments
 from trivet.selection.derive import derive
@@ -33,7 +33,9 @@ def out_of(op):
     def into(*values, out):
         results = op.reference(*values)
         results = [results] if isinstance(results, torch.Tensor) else list(results)
-        for target, result in zip([out] if isinstance(out, torch.Tensor) else out, results, strict=True):
+        for target, result in zip(
+            [out] if isinstance(out, torch.Tensor) else out, results, strict=True
+        ):
             target.copy_(result)
 
     return into
@@ -96,7 +98,9 @@ def test_every_form_is_derived_from_every_other(name, have, want):
             assert same, f"{n} was written"
 
 
-@pytest.mark.parametrize("name", ["silu_and_mul", "linear", "linear_packed", "embedding", "sample_token"])
+@pytest.mark.parametrize(
+    "name", ["silu_and_mul", "linear", "linear_packed", "embedding", "sample_token"]
+)
 def test_allocation_follows_the_declared_results(name):
     op = OPS[name]
     for want, have in (("functional", "out"), ("out", "functional")):
@@ -152,7 +156,9 @@ def test_derived_functions_are_interned_and_show_their_text():
 
 def test_an_operator_that_only_writes_has_no_other_form():
     op = OPS["kv_cache_write"]
-    assert derive(op, "inplace", "functional", op.reference) == "kv_cache_write has no functional form"
+    assert (
+        derive(op, "inplace", "functional", op.reference) == "kv_cache_write has no functional form"
+    )
     assert derive(op, "inplace", "inplace", op.reference).function is op.reference
 
 

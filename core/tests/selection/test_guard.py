@@ -8,10 +8,9 @@ import traceback
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from random_calls import POOLS, calls, facts_of
-from stand_ins import OPS, make_device, norm_small
 
+from random_calls import candidates, several_arms
+from stand_ins import OPS, make_device, norm_small
 from trivet.contracts import (
     Cases,
     between,
@@ -19,14 +18,12 @@ from trivet.contracts import (
     divisible,
     dtype,
     equal,
-    implements,
     offset_aligned,
     one_of,
     operator,
     rank,
     rows,
 )
-from trivet.contracts.implementation import Implementation, claims_of
 from trivet.selection.authority import Policy
 from trivet.selection.bindings import build
 from trivet.selection.choose import choose
@@ -107,9 +104,7 @@ def test_an_operator_with_one_form_keeps_its_plain_name():
     ],
 )
 def test_a_local_is_set_wherever_it_is_read(facts, terms):
-    guard = make_guard(
-        NORM, "functional", normalise(NORM, facts), [(taken, terms), (fallback, ())]
-    )
+    guard = make_guard(NORM, "functional", normalise(NORM, facts), [(taken, terms), (fallback, ())])
     assert guard(torch.zeros([8] * facts.get("x.rank", 2)), torch.zeros(8)) in {"taken", "fallback"}
 
 
@@ -123,7 +118,9 @@ def fallback(*args, **kwargs):
 
 def test_what_is_read_for_an_optional_tensor_is_read_again_for_the_next():
     terms = (rank("q", 3), equal("k.dtype", "q.dtype"), offset_aligned("q", 16))
-    guard = make_guard(ROTARY, "functional", normalise(ROTARY, {}), [(taken, terms), (fallback, ())])
+    guard = make_guard(
+        ROTARY, "functional", normalise(ROTARY, {}), [(taken, terms), (fallback, ())]
+    )
     q, angle = torch.zeros(2, 2, 4), torch.zeros(2, 2)
     assert guard(q, None, angle, angle) == "taken"
     assert guard(q, q.clone(), angle, angle) == "taken"
@@ -158,7 +155,9 @@ def test_the_text_is_shown_in_tracebacks_and_by_inspect():
     assert textwrap.dedent(inspect.getsource(guard)) == guard.__trivet_source__
 
 
-def soft(x: torch.Tensor, cap: float = float("inf"), to: torch.dtype = torch.float32) -> torch.Tensor:
+def soft(
+    x: torch.Tensor, cap: float = float("inf"), to: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Has defaults whose text is no literal."""
     return x
 
@@ -177,36 +176,6 @@ def test_defaults_and_constants_without_literals_are_understood():
 def test_the_text_does_not_depend_on_the_order_of_terms():
     terms = [divisible("hidden", 8), divisible("hidden", 16), rows("x", 4), rows("x", 8)]
     assert text_of(NORM, {}, tuple(terms)) == text_of(NORM, {}, tuple(reversed(terms)))
-
-
-def arm(index):
-    name = f"arm_{index}"
-    space = {}
-    for op in POOLS:
-        signature = OPS[op].signature.text()
-        exec(f"def {name}_{op}({signature}):\n    return {index}", space)  # noqa: S102  # no text from outside
-    return {op: space[f"{name}_{op}"] for op in POOLS}
-
-
-ARMS = [arm(i) for i in range(6)]
-
-
-@st.composite
-def several_arms(draw):
-    op, arguments = draw(calls())
-    terms = st.lists(st.sampled_from(POOLS[op.name]), max_size=4, unique=True)
-    shared = draw(terms)
-    domains = draw(st.lists(terms, min_size=1, max_size=len(ARMS)))
-    domains = [[*shared, *d] if draw(st.booleans()) else d for d in domains]
-    return op, arguments, [tuple(dict.fromkeys(d)) for d in domains], draw(facts_of(op, arguments))
-
-
-def candidates(op, domains):
-    for i, domain in enumerate(domains):
-        function = ARMS[i][op.name]
-        (claim,) = claims_of(implements(f"{op.name}@1", name=f"k{i}", domain=domain)(function))[-1:]
-        function.__trivet__ = ()
-        yield Implementation(f"acme/k{i}", op, "functional", claim)
 
 
 @settings(deadline=None, max_examples=150)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from stand_ins import linear_turned, make_device, norm_big, norm_small, norm_vec
 
+from stand_ins import linear_turned, make_device, norm_big, norm_small, norm_vec
 from trivet.contracts import implements, one_of
 from trivet.errors import ConfigError, LockMismatch
 from trivet.selection import lock as locks

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_calls import POOLS, calls, facts_of, strided
-from stand_ins import OPS
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from random_calls import POOLS, calls, facts_of, strided
+from stand_ins import OPS
 from trivet.contracts import contiguous, divisible, one_of, rows
 from trivet.contracts.terms import has_rows
 from trivet.selection.facts import Call, decide, normalise

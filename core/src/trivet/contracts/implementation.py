@@ -245,8 +245,8 @@ def reference(operator: Operator) -> Implementation:
 
 def split_target(target: str, known: Mapping[str, Operator]) -> tuple[str, str, int | None]:
     """Splits ``"rms_norm_out@1"`` into operator name, form and version (None when not given)."""
-    full, _, version = target.partition("@")
-    number = int(version) if version.isdigit() else (None if not version else -1)
+    full, at, version = target.partition("@")
+    number = int(version) if version.isdecimal() else (-1 if at else None)
     if full in known:
         return full, "inplace" if known[full].inplace_only else "functional", number
     for suffix, form in (("_out", "out"), ("_", "inplace")):
@@ -306,10 +306,10 @@ def check_path(op: Operator, path: str, who: str, *, out: bool = False) -> None:
     Raises:
         DeclarationError: with the names that would be right.
     """
-    head, _, attribute = path.partition(".")
+    head, dot, attribute = path.partition(".")
     tensors = (*op.tensors, "out") if out and op.signature.packing == "one" else op.tensors
     lists = [p.name for p in op.signature.parameters if p.kind == "Tensor[]"]
-    if attribute:
+    if dot:
         if head in tensors and attribute in _ATTRIBUTES:
             return
     elif head in op.where or head in op.parameters or head in tensors or head in lists:

@@ -299,12 +299,23 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors share an element; views side by side (a packed qkv) share none."""
     if not (_plain(a) and _plain(b) and a.numel() and b.numel()) or _storage(a) != _storage(b):
         return False
-    if a.dtype.itemsize != b.dtype.itemsize:
+    (first_a, last_a), (first_b, last_b) = _extent(a), _extent(b)
+    size = a.dtype.itemsize
+    if last_a * size <= first_b * b.dtype.itemsize or last_b * b.dtype.itemsize <= first_a * size:
+        return False
+    if size != b.dtype.itemsize:
         return True
-    elements = a.untyped_storage().nbytes() // a.dtype.itemsize
-    base = torch.zeros(elements, dtype=torch.bool, device="cpu")
-    torch.as_strided(base, a.shape, a.stride(), a.storage_offset()).fill_(True)
-    return bool(torch.as_strided(base, b.shape, b.stride(), b.storage_offset()).any())
+    start = min(first_a, first_b)
+    base = torch.zeros(max(last_a, last_b) - start, dtype=torch.bool, device="cpu")
+    torch.as_strided(base, a.shape, a.stride(), first_a - start).fill_(True)
+    return bool(torch.as_strided(base, b.shape, b.stride(), first_b - start).any())
+
+
+def _extent(t: Tensor) -> tuple[int, int]:
+    """The first element of a tensor in its storage, and the one after its last."""
+    first = t.storage_offset()
+    steps = zip(t.shape, t.stride(), strict=True)
+    return int(first), int(first + sum((size - 1) * stride for size, stride in steps) + 1)
 
 
 def _rows(t: Tensor, *, sample: bool) -> Tensor | None:

@@ -169,14 +169,13 @@ class Plan:
     def _bind(self, tables: Tables) -> dict[Any, Step]:
         functions: dict[str, dict[Any, Callable[..., Any]]] = {}
         for name, outcomes in self._narrowed.items():
-            made: dict[Any, Callable[..., Any]] = {}
+            made: dict[int, Callable[..., Any]] = {}
             for key, choice, decided in outcomes:
-                identity = tuple(sorted((str(t), on) for t, on in decided.items()))
-                if identity not in made:
-                    made[identity] = finish(
+                if id(choice) not in made:
+                    made[id(choice)] = finish(
                         choice, name, self._settings, self._counts, decided=decided
                     )
-                functions.setdefault(name, {})[key] = made[identity]
+                functions.setdefault(name, {})[key] = made[id(choice)]
         choices = {n: {k: c for k, c, _ in o} for n, o in self._narrowed.items()}
         return {
             key: Step({n: choices[n][key] for n in self.sites},

@@ -162,10 +162,15 @@ class Tables:
         return decided
 
     def narrowed(self, site: Site) -> Iterator[tuple[Any, Choice, dict[Term, bool]]]:
-        """The site's choice under every table."""
+        """The site's choice under every table; one object where the site sees no difference."""
+        own = [any(site.variable(t) == v for t in terms) for v, terms in self.terms.items()]
+        known: dict[Any, tuple[Choice, dict[Term, bool]]] = {}
         for key in self.keys:
-            decided = self.decided(site, key)
-            yield key, narrow(site.choice, decided), decided
+            seen = tuple(itertools.compress(key, own))
+            if seen not in known:
+                decided = self.decided(site, key)
+                known[seen] = narrow(site.choice, decided), decided
+            yield key, *known[seen]
 
     def lookup(self, tables: Mapping[Any, Any]) -> Callable[..., Any]:
         """The generated ``at``: evaluates the terms and returns the table."""
