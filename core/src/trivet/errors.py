@@ -82,7 +82,7 @@ class OperatorError(TrivetError):
     command = "trivet ops"
 
 
-class UnknownName(OperatorError):
+class UnknownName(OperatorError, AttributeError):
     """An operator, provider, dim, argument or site of that name does not exist."""
 
     code = "unknown-name"

@@ -383,13 +383,21 @@ def test_tensors_of_one_arena_do_not_overlap_while_their_bytes_do_not():
     with pytest.raises(DomainError, match="overlaps 'x'"):
         check_inputs(op, "out", {"x": half, "out": arena[46:70].view(torch.bfloat16).view(4, 3)})
     k_cache = arena[:64].view(torch.float32).view(2, 2, 1, 4)
-    rows = torch.zeros(1, 1, 4)
-    write = {"k": rows, "v": rows, "k_cache": k_cache, "slots": torch.tensor([0]), "layout": "NHD"}
-    narrow = arena[64:80].view(torch.float8_e4m3fn).view(2, 2, 1, 4)
-    check_inputs(OPS["kv_cache_write"], "inplace", write | {"v_cache": narrow})
-    narrow = arena[60:76].view(torch.float8_e4m3fn).view(2, 2, 1, 4)
-    with pytest.raises(DomainError, match="overlaps 'v_cache'"):
-        check_inputs(OPS["kv_cache_write"], "inplace", write | {"v_cache": narrow})
+    fixed = {"k_cache": k_cache, "v_cache": torch.zeros(2, 2, 1, 4)}
+    fixed |= {"slots": torch.tensor([0]), "layout": "NHD"}
+    narrow = arena[64:68].view(torch.float8_e4m3fn).view(1, 1, 4)
+    check_inputs(OPS["kv_cache_write"], "inplace", fixed | {"k": narrow, "v": narrow})
+    narrow = arena[60:64].view(torch.float8_e4m3fn).view(1, 1, 4)
+    with pytest.raises(DomainError, match="'k_cache' overlaps 'k'"):
+        check_inputs(OPS["kv_cache_write"], "inplace", fixed | {"k": narrow, "v": narrow})
+
+
+def test_tensors_of_one_dtype_variable_agree():
+    x = torch.zeros(2, 8)
+    given = {"x": x, "residual": x.bfloat16(), "weight": torch.ones(8)}
+    given |= {"eps": 1e-6, "weight_offset": 0.0, "weight_in_float32": False}
+    with pytest.raises(DomainError, match="residual is bfloat16, x is float32; both are T"):
+        check_inputs(OPS["fused_add_rms_norm"], "functional", given)
 
 
 def test_a_missing_argument_is_named():

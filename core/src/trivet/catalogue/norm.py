@@ -108,8 +108,8 @@ def fused_add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Adds a residual and normalises: ``s = x + residual``, result ``(rms_norm(s), s)``.
 
-    The sum is rounded to the dtype of ``residual`` before it is normalised, as two separate
-    operators would do; the first result has the dtype of ``x``. In place, ``x`` becomes the
+    ``x`` and ``residual`` have one dtype, to which the sum is rounded before it is normalised, as
+    two separate operators would do. In place, ``x`` becomes the
     normalised rows and ``residual`` the sum.
     """
     total = (up(x) + up(residual)).to(residual.dtype)

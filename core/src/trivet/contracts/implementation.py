@@ -222,13 +222,14 @@ def reference(operator: Operator) -> Implementation:
     """Core's own reference as an implementation that accepts everything."""
     properties = {*operator.properties, "stream_ordered"}
     properties |= {"graph_safe"} if operator.traceable else set()
+    home = Path(operator.reference.__code__.co_filename).parent
     claim = Claim(
         target=operator.name,
         name=REFERENCE,
         function=operator.reference,
         domain=(),
         requires=(),
-        sources=(),
+        sources=tuple(sorted(p.name for p in home.glob("_*.py"))),  # what references share
         properties=frozenset(properties),
         accumulates_in="float32",
         checks=True,

@@ -142,6 +142,13 @@ def _wrong(op: Operator, form: str, arguments: Mapping[str, Any]) -> Iterator[st
         fixed, given = getattr(torch, declared, None), arguments.get(arg)
         if given is not None and isinstance(fixed, torch.dtype) and given.dtype != fixed:
             yield f"{arg} is {_dtype(given.dtype)}, declared {declared}"
+    kinds: dict[str, tuple[str, torch.dtype]] = {}
+    for arg, declared in op.dtypes.items():
+        if (given := arguments.get(arg)) is not None and not hasattr(torch, declared):
+            first, dtype = kinds.setdefault(declared, (arg, given.dtype))
+            if dtype != given.dtype:
+                have = f"{arg} is {_dtype(given.dtype)}, {first} is {_dtype(dtype)}"
+                yield f"{have}; both are {declared}"
     for choice, allowed in op.choices.items():
         if arguments[choice] not in allowed:
             yield f"{choice}={arguments[choice]!r}, declared {', '.join(allowed)}"

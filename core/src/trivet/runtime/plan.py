@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -38,6 +39,9 @@ RESERVED: Final = frozenset(
     }
 )
 
+MAX_TREES: Final = 8
+"""How many trees a step remembers; engines have one or two, and none may pile up."""
+
 Sites = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 
@@ -68,6 +72,8 @@ class Step:
         """
         known = self._used.get(id(tree))
         if known is None or known[0] is not tree:
+            if len(self._used) >= MAX_TREES:
+                self._used.clear()
             known = self._used[id(tree)] = (tree, replace_handles(tree, self._pack))
         return known[1]
 
@@ -251,6 +257,7 @@ class Plan:
         """The lock document: what was chosen, from what, with which versions."""
         document: dict[str, Any] = {
             "schema": locks.SCHEMA,
+            "trivet": version("trivet"),
             "contract": CONTRACT,
             "torch": torch.__version__,
             "device": {
@@ -258,7 +265,7 @@ class Plan:
                 "name": self._info.name,
                 "arch": list(self._info.arch),
             },
-            "plugins": dict(self._snapshot.plugins),
+            "plugins": self._chosen_plugins(),
             "numerics": dict(self._snapshot.numerics),
             "sites": {
                 n: locks.site_document(s.choice, self.mode, s.variables)
@@ -266,6 +273,12 @@ class Plan:
             },
         }
         return document | {"digest": locks.digest(document)}
+
+    def _chosen_plugins(self) -> dict[str, str]:
+        """The plugins whose code some step may run -> distribution and version."""
+        arms = [arm for site in self.sites.values() for arm in site.choice.arms]
+        names = {arm.provider.partition("/")[0] for arm in arms}
+        return {n: home for n, home in self._snapshot.plugins.items() if n in names}
 
     @property
     def digest(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from trivet.contracts.implementation import Implementation
-from trivet.errors import OrderError
+from trivet.errors import DomainError, OrderError
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,15 @@ def prepare(
     weight: Tensor,
     bias: Tensor | None,
 ) -> Handle:
-    """Packs a weight for each provider; the source is kept only where nothing else holds it."""
+    """Packs a weight for each provider; the source is kept only where nothing else holds it.
+
+    Raises:
+        DomainError: the weight has another shape than the site's facts say.
+    """
+    for name, size in zip(("out_features", "in_features"), weight.shape, strict=False):
+        if isinstance(known := facts.get(name), int) and known != size:
+            msg = f"site {site!r}: {name} is {known}, the weight is {list(weight.shape)}"
+            raise DomainError(msg, fix="prepare the weight at the site that it belongs to")
     packs = {}
     for provider, implementation in implementations.items():
         claim = implementation.claim
