@@ -1,0 +1,41 @@
+"""Which instruction set level the kernels use, and another one for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from trivet_cpu._library import op, refuse
+
+LEVELS: Final = ("baseline", "avx2", "avx512")
+"""Names of the levels, from the plainest to the widest."""
+
+
+def level() -> str:
+    """The level in use: the widest that is compiled and that this machine runs."""
+    return LEVELS[op("isa")()]
+
+
+def levels() -> tuple[str, ...]:
+    """The levels that are compiled and that this machine runs."""
+    bits = op("isa_levels")()
+    return tuple(name for i, name in enumerate(LEVELS) if bits >> i & 1)
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Uses another level inside the block; for tests, while no kernel runs elsewhere.
+
+    Raises:
+        DomainError: the level is not compiled, or cannot run on this machine.
+    """
+    before = op("isa")()
+    try:
+        op("set_isa")(LEVELS.index(name))
+    except RuntimeError as error:
+        refuse(error)
+    try:
+        yield
+    finally:
+        op("set_isa")(before)

@@ -1,0 +1,85 @@
+// The library's operators, over torch's stable interface: one file runs on many versions of torch.
+#include "activation_op.h"
+#include "attention_op.h"
+#include "kv_cache_op.h"
+#include "norm_op.h"
+#include "rotary_op.h"
+
+namespace trivet_cpu {
+
+// The level in use: 0 baseline, 1 AVX2, 2 AVX-512.
+static void isa(StableIValue* stack, uint64_t, uint64_t) {
+  stack[0] = torch::stable::detail::from((int64_t)current().level);
+}
+// A bit for each level that is compiled and that this machine can run.
+static void isa_levels(StableIValue* stack, uint64_t, uint64_t) {
+  int64_t bits = 0;
+  for (int i = 0; i < LEVELS; i++)
+    if (table_of(i)) bits |= (int64_t)1 << i;
+  stack[0] = torch::stable::detail::from(bits);
+}
+// For tests: uses another level from the next call on. Not meant for use while kernels run.
+static void set_isa(StableIValue* stack, uint64_t, uint64_t) {
+  int64_t level = as_int(stack[0]);
+  const Table* table = level < LEVELS ? table_of((int)level) : nullptr;
+  require(table != nullptr, "set_isa", "this level is not compiled or cannot run here");
+  current().level = (int)level;
+  current().table = table;
+}
+
+}  // namespace trivet_cpu
+
+#define NORM_SCALARS "float eps, float weight_offset, bool weight_in_float32"
+#define PAGES                                                                               \
+  "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor query_start, "      \
+  "Tensor seq_lens, float scale, int window, float soft_cap"
+
+STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
+  m.def("isa() -> int");
+  m.def("isa_levels() -> int");
+  m.def("set_isa(int level) -> ()");
+  m.def("rms_norm(Tensor x, Tensor weight, " NORM_SCALARS ") -> Tensor");
+  m.def("rms_norm_out(Tensor x, Tensor weight, " NORM_SCALARS ", Tensor(a!) out) -> ()");
+  m.def("rms_norm_(Tensor(a!) x, Tensor weight, " NORM_SCALARS ") -> ()");
+  m.def("fused_add_rms_norm(Tensor x, Tensor residual, Tensor weight, " NORM_SCALARS
+        ") -> (Tensor, Tensor)");
+  m.def("fused_add_rms_norm_out(Tensor x, Tensor residual, Tensor weight, " NORM_SCALARS
+        ", Tensor(a!) y, Tensor(b!) sum) -> ()");
+  m.def("fused_add_rms_norm_(Tensor(a!) x, Tensor(b!) residual, Tensor weight, " NORM_SCALARS
+        ") -> ()");
+  m.def("silu_and_mul(Tensor x) -> Tensor");
+  m.def("silu_and_mul_out(Tensor x, Tensor(a!) out) -> ()");
+  m.def("rotary_q(Tensor q, Tensor cos, Tensor sin, bool interleaved) -> Tensor");
+  m.def("rotary_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved)"
+        " -> (Tensor, Tensor)");
+  m.def("rotary_q_(Tensor(a!) q, Tensor cos, Tensor sin, bool interleaved) -> ()");
+  m.def("rotary_qk_(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin, bool interleaved) -> ()");
+  m.def("kv_cache_write(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots)"
+        " -> ()");
+  m.def("paged_attention(" PAGES ") -> Tensor");
+  m.def("paged_attention_out(" PAGES ", Tensor(a!) out) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CompositeExplicitAutograd, m) {
+  m.impl("isa", &trivet_cpu::isa);
+  m.impl("isa_levels", &trivet_cpu::isa_levels);
+  m.impl("set_isa", &trivet_cpu::set_isa);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
+  m.impl("rms_norm", &trivet_cpu::rms_norm);
+  m.impl("rms_norm_out", &trivet_cpu::rms_norm_out);
+  m.impl("rms_norm_", &trivet_cpu::rms_norm_inplace);
+  m.impl("fused_add_rms_norm", &trivet_cpu::fused_add_rms_norm);
+  m.impl("fused_add_rms_norm_out", &trivet_cpu::fused_add_rms_norm_out);
+  m.impl("fused_add_rms_norm_", &trivet_cpu::fused_add_rms_norm_inplace);
+  m.impl("silu_and_mul", &trivet_cpu::silu_and_mul);
+  m.impl("silu_and_mul_out", &trivet_cpu::silu_and_mul_out);
+  m.impl("rotary_q", &trivet_cpu::rotary_q);
+  m.impl("rotary_qk", &trivet_cpu::rotary_qk);
+  m.impl("rotary_q_", &trivet_cpu::rotary_q_inplace);
+  m.impl("rotary_qk_", &trivet_cpu::rotary_qk_inplace);
+  m.impl("kv_cache_write", &trivet_cpu::kv_cache_write);
+  m.impl("paged_attention", &trivet_cpu::paged_attention);
+  m.impl("paged_attention_out", &trivet_cpu::paged_attention_out);
+}

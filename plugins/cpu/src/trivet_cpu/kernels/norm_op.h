@@ -1,0 +1,138 @@
+// Checks and entry points of rms_norm and fused_add_rms_norm.
+#pragma once
+#include "tensor.h"
+
+namespace trivet_cpu {
+
+struct NormScalars {
+  float eps, offset;
+  bool weight_in_float32;
+  explicit NormScalars(const StableIValue* s)
+      : eps((float)as_double(s[0])),
+        offset((float)as_double(s[1])),
+        weight_in_float32(as_bool(s[2])) {}
+};
+
+inline NormTypes norm_types(const Arg& x, const Arg& weight, const char* op) {
+  int activation = activation_type(x, op), w = weight.dtype == dtypes().bf16;
+  require(w || weight.dtype == dtypes().f32, op, "weight must be float32 or bfloat16");
+  return (NormTypes)(2 * activation + w);
+}
+
+inline Tokens norm_rows_of(const Arg& t, const Arg& x, const char* op) {
+  require(t.dtype == x.dtype, op, "every activation must have one dtype");
+  require(t.dim == x.dim && same_sizes(t, x, x.dim), op, "every activation must have one shape");
+  require(t.dense_last(), op, "the last dim must be dense");
+  return collapse(t, 1, op, "the leading dims must collapse into one");
+}
+
+inline NormTypes norm_common(const Arg& x, const Arg& weight, const NormScalars& s, NormArgs& a,
+                        const char* op) {
+  require(x.dim >= 1, op, "x must have at least one dim");
+  require(weight.dim == 1 && weight.size(0) == x.size(-1), op,
+          "weight must be one dim as long as the last dim of x");
+  a.hidden = x.size(-1);
+  a.eps = s.eps;
+  a.offset = s.offset;
+  a.weight_in_float32 = s.weight_in_float32;
+  return norm_types(x, weight, op);
+}
+
+inline void run_rms_norm(const Arg& x, const Arg& weight, const NormScalars& s, const Arg& y,
+                         bool y_is_x, const char* op) {
+  NormArgs a{};
+  NormTypes types = norm_common(x, weight, s, a, op);
+  Tokens in = norm_rows_of(x, x, op), out = norm_rows_of(y, x, op);
+  if (in.count == 0 || a.hidden == 0) return;
+  const Operand w(weight, 1);
+  a.weight = w.data<char>();
+  a.y = y.inout();
+  a.x = y_is_x ? a.y : x.in();
+  a.x_stride = in.stride;
+  a.y_stride = out.stride;
+  auto kernel = current().table->rms_norm[types];
+  over_rows(in.count, a.hidden * (x.dtype == dtypes().f32 ? 8 : 4),
+            [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
+}
+
+inline void rms_norm(StableIValue* stack, uint64_t, uint64_t) {
+  Arg x(stack[0]), weight(stack[1]);
+  x.read();
+  weight.read();
+  NormScalars s(stack + 2);
+  require(x.dim >= 1, "rms_norm", "x must have at least one dim");
+  activation_type(x, "rms_norm");
+  Arg y(fresh(x, x.size(-1), "rms_norm"));
+  y.read();
+  run_rms_norm(x, weight, s, y, false, "rms_norm");
+  stack[0] = y.give();
+}
+inline void rms_norm_out(StableIValue* stack, uint64_t, uint64_t) {
+  Arg x(stack[0]), weight(stack[1]), out(stack[5]);
+  x.read();
+  weight.read();
+  out.read();
+  run_rms_norm(x, weight, NormScalars(stack + 2), out, false, "rms_norm_out");
+}
+inline void rms_norm_inplace(StableIValue* stack, uint64_t, uint64_t) {
+  Arg x(stack[0]), weight(stack[1]);
+  x.read();
+  weight.read();
+  run_rms_norm(x, weight, NormScalars(stack + 2), x, true, "rms_norm_");
+}
+
+inline void run_fused_add(const Arg& x, const Arg& residual, const Arg& weight,
+                          const NormScalars& s, const Arg& y, const Arg& sum, bool in_place,
+                          const char* op) {
+  NormArgs a{};
+  NormTypes types = norm_common(x, weight, s, a, op);
+  Tokens tx = norm_rows_of(x, x, op), tr = norm_rows_of(residual, x, op);
+  Tokens ty = norm_rows_of(y, x, op), ts = norm_rows_of(sum, x, op);
+  if (tx.count == 0 || a.hidden == 0) return;
+  const Operand w(weight, 1);
+  a.weight = w.data<char>();
+  a.y = y.inout();
+  a.sum = sum.inout();
+  a.x = in_place ? a.y : x.in();
+  a.residual = in_place ? a.sum : residual.in();
+  a.x_stride = tx.stride;
+  a.residual_stride = tr.stride;
+  a.y_stride = ty.stride;
+  a.sum_stride = ts.stride;
+  auto kernel = current().table->fused_add_rms_norm[types];
+  over_rows(tx.count, a.hidden * (x.dtype == dtypes().f32 ? 16 : 8),
+            [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
+}
+
+inline void fused_add_rms_norm(StableIValue* stack, uint64_t, uint64_t) {
+  const char* op = "fused_add_rms_norm";
+  Arg x(stack[0]), residual(stack[1]), weight(stack[2]);
+  x.read();
+  residual.read();
+  weight.read();
+  NormScalars s(stack + 3);
+  require(x.dim >= 1, op, "x must have at least one dim");
+  activation_type(x, op);
+  Arg y(fresh(x, x.size(-1), op)), sum(fresh(x, x.size(-1), op));
+  y.read();
+  sum.read();
+  run_fused_add(x, residual, weight, s, y, sum, false, op);
+  stack[0] = y.give();
+  stack[1] = sum.give();
+}
+inline void fused_add_rms_norm_out(StableIValue* stack, uint64_t, uint64_t) {
+  Arg x(stack[0]), residual(stack[1]), weight(stack[2]), y(stack[6]), sum(stack[7]);
+  for (Arg* a : {&x, &residual, &weight, &y, &sum}) a->read();
+  run_fused_add(x, residual, weight, NormScalars(stack + 3), y, sum, false,
+                "fused_add_rms_norm_out");
+}
+inline void fused_add_rms_norm_inplace(StableIValue* stack, uint64_t, uint64_t) {
+  Arg x(stack[0]), residual(stack[1]), weight(stack[2]);
+  x.read();
+  residual.read();
+  weight.read();
+  run_fused_add(x, residual, weight, NormScalars(stack + 3), x, residual, true,
+                "fused_add_rms_norm_");
+}
+
+}  // namespace trivet_cpu

@@ -1,0 +1,135 @@
+// Pairs of vectors: 2 * VL neighbours of a row.
+//
+// For floats they are the first and the second half. For bf16 they are the even and the odd
+// elements: a 32-bit word holds one of each, so widening is a shift and a mask, and narrowing
+// another two, where natural order would have to move lanes. Work on single elements does not
+// care, as long as everything that meets is loaded in one order.
+#pragma once
+#include "simd.h"
+
+namespace {
+
+struct Pair {
+  vf a, b;
+};
+
+template <class ORDER>
+INLINE Pair load_pair(const float* p);
+template <>
+INLINE Pair load_pair<float>(const float* p) { return {load(p), load(p + VL)}; }
+template <>
+INLINE Pair load_pair<bf16>(const float* p) {
+#if defined(__AVX512F__)
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  __m512 x = (__m512)load(p), y = (__m512)load(p + VL);
+  return {(vf)_mm512_permutex2var_ps(x, even, y), (vf)_mm512_permutex2var_ps(x, odd, y)};
+#elif defined(__AVX2__)
+  __m256 x = (__m256)load(p), y = (__m256)load(p + VL);
+  __m256 even = _mm256_shuffle_ps(x, y, 0x88), odd = _mm256_shuffle_ps(x, y, 0xdd);
+  return {(vf)_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8)),
+          (vf)_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8))};
+#else
+  Pair out;
+  for (int i = 0; i < VL; i++) out.a[i] = p[2 * i], out.b[i] = p[2 * i + 1];
+  return out;
+#endif
+}
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the lower half of a word must be its first element"
+#endif
+template <class ORDER>
+INLINE Pair load_pair(const bf16* p);
+template <>
+INLINE Pair load_pair<float>(const bf16* p) { return {load(p), load(p + VL)}; }
+template <>
+INLINE Pair load_pair<bf16>(const bf16* p) {
+  vu word;
+  __builtin_memcpy(&word, p, sizeof word);
+  return {(vf)(word << 16), (vf)(word & 0xffff0000u)};
+}
+
+// Where a NaN comes from. Widened bf16 and results of invalid operations have nothing in their
+// lower half, so that rounding cannot carry into the sign; a NaN of a float may be any pattern.
+enum Nan { FROM_BF16, FROM_FLOAT };
+
+template <Nan SOURCE = FROM_FLOAT>
+INLINE void store_pair(float* p, Pair x) {
+  store(p, x.a);
+  store(p + VL, x.b);
+}
+// Rounds both; returns the bits, of which the upper halves count.
+template <Nan SOURCE>
+INLINE void round_pair(Pair x, vu* a, vu* b) {
+  *a = round_numbers(x.a);
+  *b = round_numbers(x.b);
+  if constexpr (SOURCE == FROM_FLOAT)
+    if (__builtin_expect(any_nan(x.a, x.b), 0)) {
+      *a = keep_nan(x.a, *a);
+      *b = keep_nan(x.b, *b);
+    }
+}
+INLINE vu merge_upper(vu a, vu b) {
+#if defined(__AVX512F__)  // mask ? b : a
+  return (vu)_mm512_ternarylogic_epi32((__m512i)(a >> 16), (__m512i)b,
+                                       _mm512_set1_epi32((int)0xffff0000u), 0xd8);
+#else
+  return (a >> 16) | (b & 0xffff0000u);
+#endif
+}
+template <Nan SOURCE = FROM_FLOAT>
+INLINE void store_pair(bf16* p, Pair x) {
+  vu a, b;
+  round_pair<SOURCE>(x, &a, &b);
+  vu word = merge_upper(a, b);
+  __builtin_memcpy(p, &word, sizeof word);
+}
+
+// Stores a sum of two T and returns what was stored.
+INLINE Pair store_pair_rounded(float* p, Pair x) {
+  store_pair(p, x);
+  return x;
+}
+INLINE Pair store_pair_rounded(bf16* p, Pair x) {
+  vu a, b;
+  round_pair<FROM_BF16>(x, &a, &b);
+  a &= 0xffff0000u;
+  b &= 0xffff0000u;
+  vu word = (a >> 16) | b;
+  __builtin_memcpy(p, &word, sizeof word);
+  return {(vf)a, (vf)b};
+}
+
+// The values that a T would hold, of numbers that were computed from T.
+template <class T>
+INLINE Pair rounded(Pair x);
+template <>
+INLINE Pair rounded<float>(Pair x) { return x; }
+template <>
+INLINE Pair rounded<bf16>(Pair x) {
+  vu a, b;
+  round_pair<FROM_BF16>(x, &a, &b);
+  return {(vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u)};
+}
+
+// The last n < 2 * VL elements of a row, through a full-sized copy padded with zeros.
+template <class ORDER, class T>
+INLINE Pair load_pair_first(const T* p, int64_t n) {
+  T part[2 * VL] = {};
+  for (int64_t i = 0; i < n; i++) part[i] = p[i];
+  return load_pair<ORDER>(part);
+}
+template <class T>
+INLINE void store_pair_first(T* p, Pair x, int64_t n) {
+  T part[2 * VL];
+  store_pair(part, x);
+  for (int64_t i = 0; i < n; i++) p[i] = part[i];
+}
+
+INLINE Pair operator+(Pair x, Pair y) { return {x.a + y.a, x.b + y.b}; }
+INLINE Pair operator*(Pair x, Pair y) { return {x.a * y.a, x.b * y.b}; }
+INLINE Pair operator*(Pair x, vf y) { return {x.a * y, x.b * y}; }
+INLINE Pair operator+(Pair x, vf y) { return {x.a + y, x.b + y}; }
+
+}  // namespace

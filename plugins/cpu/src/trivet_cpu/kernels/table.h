@@ -1,0 +1,85 @@
+// What a level offers: one table of functions, filled by level.cpp, read by the operators.
+#pragma once
+#include <cstdint>
+
+namespace trivet_cpu {
+
+// (activation, weight) of the norms: two bits.
+enum NormTypes : int { F32_F32 = 0, F32_BF16 = 1, BF16_F32 = 2, BF16_BF16 = 3, NORM_TYPES = 4 };
+enum Type : int { F32 = 0, BF16 = 1, TYPES = 2 };
+
+// Strides are counted in elements; rows are dense.
+struct NormArgs {
+  const void* x;
+  const void* residual;  // fused_add_rms_norm only, as are the next two
+  void* sum;
+  int64_t residual_stride, sum_stride;
+  const void* weight;
+  void* y;
+  int64_t x_stride, y_stride;
+  int64_t hidden;
+  float eps, offset;
+  bool weight_in_float32;
+};
+
+struct GateArgs {
+  const void* x;
+  void* y;
+  int64_t x_stride, y_stride;
+  int64_t inter;
+};
+
+struct RotaryPart {  // q or k
+  const void* in;
+  void* out;
+  int64_t heads;
+  int64_t in_stride, out_stride;            // from token to token
+  int64_t in_head_stride, out_head_stride;  // from head to head
+};
+struct RotaryArgs {
+  RotaryPart part[2];
+  int parts;
+  const float *cos, *sin;
+  int64_t cos_stride, sin_stride;
+  int64_t head_dim, half;
+  bool interleaved;
+};
+
+struct AttentionArgs {
+  const void *q, *k, *v;
+  void* out;
+  const int32_t *table, *query_start, *seq_lens;
+  int64_t table_stride;
+  int64_t tokens, heads, kv_heads, head_dim, seqs;
+  int64_t q_stride, q_head_stride;                // out is contiguous
+  int64_t k_block, k_slot, k_head;                // strides of the key cache
+  int64_t v_block, v_slot, v_head;                // strides of the value cache
+  int64_t blocks, block_size, max_blocks, window;  // window 0: no window
+  float scale, soft_cap;                          // soft_cap 0: none
+};
+// One query tile: rows of (token, head of the group), at most TILE_ROWS, of one sequence and kv head.
+struct AttentionTile {
+  int32_t seq, kv_head;
+  int64_t first_row;
+};
+constexpr int TILE_ROWS = 32;
+
+struct Table {
+  void (*rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
+  void (*fused_add_rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
+  void (*silu_and_mul[TYPES])(const GateArgs&, int64_t begin, int64_t end);
+  void (*rotary[TYPES])(const RotaryArgs&, int64_t begin, int64_t end);
+  // False when the block table names a block that does not exist.
+  bool (*attention[TYPES])(const AttentionArgs&, const AttentionTile&, float* scratch);
+  int64_t (*attention_scratch)(int64_t head_dim);  // floats
+};
+
+extern "C" const Table trivet_cpu_baseline;
+#if defined(TRIVET_CPU_HAS_AVX2)
+extern "C" const Table trivet_cpu_avx2;
+#endif
+#if defined(TRIVET_CPU_HAS_AVX512)
+extern "C" const Table trivet_cpu_avx512;
+#endif
+
+}  // namespace trivet_cpu

@@ -1,0 +1,228 @@
+// Tensors as the kernels' operators see them, over torch's stable C interface.
+#pragma once
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "isa.h"
+#include "table.h"
+
+namespace trivet_cpu {
+
+// Messages of this form become DomainError in Python; anything else passes as it is.
+[[noreturn]] __attribute__((cold, noinline)) inline void outside(const char* op, const char* what) {
+  throw std::runtime_error(std::string("trivet_cpu domain: ") + op + ": " + what);
+}
+inline void require(bool holds, const char* op, const char* what) {
+  if (__builtin_expect(!holds, 0)) outside(op, what);
+}
+inline void torch_ok(AOTITorchError code) {
+  if (__builtin_expect(code != AOTI_TORCH_SUCCESS, 0))
+    throw std::runtime_error("trivet_cpu: torch refused a call");
+}
+
+struct DTypes {
+  int32_t f32 = aoti_torch_dtype_float32(), bf16 = aoti_torch_dtype_bfloat16();
+  int32_t i32 = aoti_torch_dtype_int32(), i64 = aoti_torch_dtype_int64();
+  int32_t cpu = aoti_torch_device_type_cpu();
+};
+inline const DTypes& dtypes() {
+  static const DTypes it;
+  return it;
+}
+
+// An argument: owns the handle that torch put on the stack.
+class Arg {
+ public:
+  explicit Arg(StableIValue v) { std::memcpy(&handle_, &v, sizeof handle_); }
+  explicit Arg(AtenTensorHandle h) : handle_(h) {}
+  Arg(const Arg&) = delete;
+  Arg& operator=(const Arg&) = delete;
+  ~Arg() {
+    if (handle_) aoti_torch_delete_tensor_object(handle_);
+  }
+
+  // Reads shape, strides and dtype; done after every handle is owned, since it may throw.
+  void read() {
+    torch_ok(aoti_torch_get_dim(handle_, &dim));
+    torch_ok(aoti_torch_get_sizes(handle_, &sizes));
+    torch_ok(aoti_torch_get_strides(handle_, &strides));
+    torch_ok(aoti_torch_get_dtype(handle_, &dtype));
+  }
+  template <class T = void>
+  const T* in() const {
+    const void* p;
+    torch_ok(torch_get_const_data_ptr(handle_, &p));
+    return (const T*)p;
+  }
+  template <class T = void>
+  T* inout() const {
+    void* p;
+    torch_ok(torch_get_mutable_data_ptr(handle_, &p));
+    return (T*)p;
+  }
+  int64_t size(int64_t i) const { return sizes[i < 0 ? dim + i : i]; }
+  int64_t stride(int64_t i) const { return strides[i < 0 ? dim + i : i]; }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int64_t i = 0; i < dim; i++) n *= sizes[i];
+    return n;
+  }
+  // The last dim is dense: size at most 1, or stride 1.
+  bool dense_last() const { return dim > 0 && (size(-1) <= 1 || stride(-1) == 1); }
+  bool contiguous() const {
+    int64_t step = 1;
+    for (int64_t i = dim - 1; i >= 0; i--) {
+      if (sizes[i] == 0) return true;
+      if (sizes[i] != 1 && strides[i] != step) return false;
+      step *= sizes[i];
+    }
+    return true;
+  }
+  StableIValue give() {
+    StableIValue v = 0;
+    std::memcpy(&v, &handle_, sizeof handle_);
+    handle_ = nullptr;
+    return v;
+  }
+
+  int64_t dim = 0;
+  int64_t *sizes = nullptr, *strides = nullptr;
+  int32_t dtype = -1;
+
+ private:
+  AtenTensorHandle handle_ = nullptr;
+};
+
+inline double as_double(StableIValue v) { return torch::stable::detail::to<double>(v); }
+inline bool as_bool(StableIValue v) { return torch::stable::detail::to<bool>(v); }
+inline int64_t as_int(StableIValue v) { return torch::stable::detail::to<int64_t>(v); }
+
+// The leading dims of a "*tokens ..." tensor seen as one dim.
+struct Tokens {
+  int64_t count = 1, stride = 0;
+};
+inline bool collapses(const Arg& a, int64_t trailing, Tokens& t) {
+  t = {};
+  for (int64_t i = 0; i < a.dim - trailing; i++) t.count *= a.sizes[i];
+  if (t.count == 0) return true;
+  int64_t expected = 0;  // 0: no dim with a stride that matters yet
+  for (int64_t i = a.dim - trailing - 1; i >= 0; i--) {
+    if (a.sizes[i] == 1) continue;
+    if (expected == 0)
+      t.stride = a.strides[i];
+    else if (a.strides[i] != expected)
+      return false;
+    expected = a.strides[i] * a.sizes[i];
+  }
+  return true;
+}
+inline Tokens collapse(const Arg& a, int64_t trailing, const char* op, const char* what) {
+  Tokens t;
+  require(collapses(a, trailing, t), op, what);
+  return t;
+}
+
+// A small read-only operand (a weight vector, angles, a table) as dense rows; one that lies in
+// memory in another way is copied, so that its layout is no part of any domain.
+class Operand {
+ public:
+  Operand(const Arg& a, int64_t trailing) {
+    if (collapses(a, trailing, rows) && (trailing == 0 || a.dense_last())) {
+      data_ = a.in<char>();
+      return;
+    }
+    const int64_t item = (int64_t)aoti_torch_dtype_element_size(a.dtype), n = a.numel();
+    copy_.resize((size_t)(n * item));
+    const char* from = a.in<char>();
+    for (int64_t flat = 0; flat < n; flat++) {
+      int64_t rest = flat, at = 0;
+      for (int64_t i = a.dim - 1; i >= 0; i--) {
+        at += rest % a.sizes[i] * a.strides[i];
+        rest /= a.sizes[i];
+      }
+      std::memcpy(copy_.data() + flat * item, from + at * item, (size_t)item);
+    }
+    data_ = copy_.data();
+    rows.stride = trailing == 0 ? 1 : a.size(-1);
+  }
+  template <class T>
+  const T* data() const {
+    return (const T*)data_;
+  }
+  Tokens rows;
+
+ private:
+  const char* data_ = nullptr;
+  std::vector<char> copy_;
+};
+
+inline bool same_sizes(const Arg& a, const Arg& b, int64_t dims) {
+  for (int64_t i = 0; i < dims; i++)
+    if (a.sizes[i] != b.sizes[i]) return false;
+  return true;
+}
+
+// Memory of a large output is new to the process each time (the C library maps and unmaps it), and
+// a first touch of each small page costs more than the kernel's own work on it. Asks for large
+// pages instead; a system that does not know them ignores the call.
+constexpr int64_t HUGE_PAGES_FROM = 8 << 20;  // bytes
+inline void advise_huge_pages(AtenTensorHandle h, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (bytes < HUGE_PAGES_FROM) return;
+  void* p;
+  torch_ok(torch_get_mutable_data_ptr(h, &p));
+  const uintptr_t page = 4096, from = ((uintptr_t)p + page - 1) / page * page;
+  madvise((void*)from, (uintptr_t)p + bytes - from, MADV_HUGEPAGE);
+#else
+  (void)h;
+  (void)bytes;
+#endif
+}
+
+constexpr int64_t MAX_DIM = 16;
+
+// A fresh contiguous tensor with the leading sizes of `like`, and `last` as its last dim.
+inline AtenTensorHandle fresh(const Arg& like, int64_t last, const char* op) {
+  require(like.dim <= MAX_DIM, op, "more than 16 dims");
+  int64_t sizes[MAX_DIM], strides[MAX_DIM], step = 1;
+  for (int64_t i = like.dim - 1; i >= 0; i--) {
+    sizes[i] = i == like.dim - 1 ? last : like.sizes[i];
+    strides[i] = step;
+    step *= sizes[i] > 1 ? sizes[i] : 1;
+  }
+  AtenTensorHandle h;
+  torch_ok(aoti_torch_empty_strided(like.dim, sizes, strides, like.dtype, dtypes().cpu, 0, &h));
+  advise_huge_pages(h, step * (int64_t)aoti_torch_dtype_element_size(like.dtype));
+  return h;
+}
+
+// Rows over torch's threads; below SERIAL_BYTES a thread it is not worth waking one.
+constexpr int64_t SERIAL_BYTES = 64 * 1024;
+template <class F>
+void over_rows(int64_t rows, int64_t bytes_per_row, const F& f) {
+  if (rows <= 0) return;
+  if (rows == 1 || rows * bytes_per_row <= SERIAL_BYTES) return f((int64_t)0, rows);
+  int64_t threads = torch::stable::get_num_threads();
+  if (threads <= 1) return f((int64_t)0, rows);
+  int64_t grain = (rows + threads - 1) / threads;
+  int64_t least = SERIAL_BYTES / (bytes_per_row + 1) + 1;
+  torch::stable::parallel_for(0, rows, grain > least ? grain : least, f);
+}
+
+inline Type activation_type(const Arg& x, const char* op) {
+  if (x.dtype == dtypes().f32) return F32;
+  if (x.dtype == dtypes().bf16) return BF16;
+  outside(op, "the activation dtype must be float32 or bfloat16");
+}
+
+}  // namespace trivet_cpu

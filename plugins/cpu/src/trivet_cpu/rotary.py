@@ -1,0 +1,64 @@
+"""rotary_embedding: q and k in one call, in place also on split views of a packed projection."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import Tensor
+
+from trivet.contracts import Term, dtype, equal, implements, rows
+from trivet_cpu._library import op, refuse, sources
+
+_SOURCES: Final = sources("rotary.h", "rotary_op.h")
+_q = op("rotary_q")
+_qk = op("rotary_qk")
+_q_inplace = op("rotary_q_")
+_qk_inplace = op("rotary_qk_")
+
+_DOMAIN: Final[list[Term]] = [
+    dtype("q", "float32", "bfloat16"),
+    equal("k.dtype", "q.dtype"),
+    rows("q"),
+    rows("k"),
+]
+
+
+@implements(
+    "rotary_embedding@1",
+    name="vec",
+    domain=_DOMAIN,
+    sources=_SOURCES,
+    deterministic=True,
+    batch_invariant=True,
+)
+def rotary_embedding(
+    q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
+) -> list[Tensor]:
+    """Rotates into fresh tensors."""
+    try:
+        if k is None:
+            return [_q(q, cos, sin, pairing == "interleaved")]
+        return list(_qk(q, k, cos, sin, pairing == "interleaved"))
+    except RuntimeError as error:
+        refuse(error)
+
+
+@implements(
+    "rotary_embedding_@1",
+    name="vec",
+    domain=_DOMAIN,
+    sources=_SOURCES,
+    deterministic=True,
+    batch_invariant=True,
+)
+def rotary_embedding_(
+    q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
+) -> None:
+    """Rotates ``q`` and ``k`` in place."""
+    try:
+        if k is None:
+            _q_inplace(q, cos, sin, pairing == "interleaved")
+        else:
+            _qk_inplace(q, k, cos, sin, pairing == "interleaved")
+    except RuntimeError as error:
+        refuse(error)

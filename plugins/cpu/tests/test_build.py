@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trivet_cpu._library import KERNELS, library
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the project's sources, so that a build leaves nothing in the tree."""
+    for name in ("src", "hatch_build.py", "pyproject.toml"):
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("*.so", "_build.json", "__pycache__")
+            shutil.copytree(source, tmp_path / "project" / name, ignore=ignored)
+        else:
+            shutil.copy2(source, tmp_path / "project" / name)
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def hook():
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wheel(project, **environment):
+    """Builds a wheel; returns its file name and its content by name."""
+    target = project / "dist"
+    shutil.rmtree(target, ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
+        cwd=project, env={**os.environ, **environment}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (file,) = target.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        return file.name, {n: archive.read(n) for n in archive.namelist()}, done
+
+
+def record_of(content):
+    return json.loads(content["trivet_cpu/_build.json"])
+
+
+def test_without_a_compiler_the_wheel_is_pure_and_says_why(project):
+    name, content, done = wheel(project, CXX="/nonexistent")
+    assert name.endswith("-py3-none-any.whl")
+    assert not [n for n in content if n.endswith(".so")]
+    assert record_of(content) == {"built": False, "reason": "CXX=/nonexistent does not run"}
+    assert "no kernels" in done.stdout + done.stderr
+    assert {"trivet_cpu/plugin.py", "trivet_cpu/py.typed"} < set(content)
+
+
+def test_the_pure_package_runs_on_references(project, tmp_path):
+    _, content, _ = wheel(project, CXX="/nonexistent")
+    for name, data in content.items():
+        path = tmp_path / "site" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    code = (
+        "import torch, trivet_cpu, trivet\n"
+        f"assert trivet_cpu.__file__.startswith({str(tmp_path)!r})\n"
+        "dev = trivet.device('cpu')\n"
+        "assert 'does not run' in dev.info.notes[0], dev.info.notes\n"
+        "y = dev.ops.rms_norm(torch.ones(2, 8), torch.ones(8), 0.0)\n"
+        "assert torch.equal(y, torch.ones(2, 8))\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    )  # fmt: skip
+
+
+def test_a_compiler_that_fails_makes_the_wheel_pure(project):
+    (project / "src/trivet_cpu/kernels/norm.h").write_text("this is not C++\n")
+    name, content, _ = wheel(project)
+    assert name.endswith("-py3-none-any.whl")
+    assert "failed" in record_of(content)["reason"]
+
+
+def test_the_same_inputs_are_compiled_once(project, hook, monkeypatch):
+    compiled = []
+
+    def compile_kernels(tools, record, kernels, target):
+        compiled.append(record["namespace"])
+        target.write_bytes(b"library")
+
+    monkeypatch.setattr(hook, "compile_kernels", compile_kernels)
+    first, file = hook.build(project)
+    assert hook.build(project) == (first, file)
+    assert compiled == [first["namespace"]]
+    assert file.name == first["library"] == f"{first['namespace']}.so"
+    (project / "src/trivet_cpu/kernels/norm.h").write_text("// changed\n")
+    second, other = hook.build(project)
+    assert compiled == [first["namespace"], second["namespace"]]
+    assert other != file
+
+
+def test_torch_is_found_without_being_imported(hook, monkeypatch, tmp_path):
+    folder, version = hook._torch()
+    assert (folder / "include/torch/csrc/stable/library.h").is_file()
+    assert version[0].isdigit()
+    monkeypatch.setattr(hook.sys, "path", [str(tmp_path)])
+    assert hook._torch() == (folder, version)  # beside the interpreter
+    monkeypatch.setattr(hook.sysconfig, "get_path", lambda _: str(tmp_path))
+    with pytest.raises(hook.NoKernels, match="no-build-isolation"):
+        hook._torch()
+    header = tmp_path / "torch/include/torch/csrc/stable/library.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    (tmp_path / "torch/version.py").write_text("__version__ = '2.9.1'\n")
+    with pytest.raises(hook.NoKernels, match="too old"):
+        hook._torch()
+
+
+def test_other_machines_get_the_baseline(hook, monkeypatch):
+    tools = hook.find_toolchain()
+    monkeypatch.setattr(hook.platform, "machine", lambda: "aarch64")
+    assert hook.levels_of(tools) == {"baseline": ()}
+    monkeypatch.setattr(hook.sys, "platform", "darwin")
+    assert hook.build(ROOT)[0]["reason"] == "kernels are built on Linux only, this is darwin"
+
+
+def test_a_level_that_the_compiler_does_not_know_is_left_out(hook):
+    tools = hook.find_toolchain()
+    assert tools.accepts("-O2")
+    assert not tools.accepts("-march=x86-64-v99")
+
+
+def test_the_library_in_use_is_of_these_sources(hook):
+    """Fails when kernels were changed and not compiled again: run the install command."""
+    assert library().record["sources"] == hook.sources_digest(KERNELS)

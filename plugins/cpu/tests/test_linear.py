@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trivet.errors import DomainError
+from trivet_cpu import linear
+from trivet_cpu.machine import this_machine
+
+F32, BF16 = torch.float32, torch.bfloat16
+PACKED = {F32: linear.linear_packed_float32}
+if "amx_bf16" in this_machine().features:  # what the implementation requires
+    PACKED[BF16] = linear.linear_packed_bfloat16
+
+
+def exact(x, weight, bias):
+    result = x.double() @ weight.double().T
+    return result if bias is None else result + bias.double()
+
+
+def tolerance(dtype):
+    return {"rtol": 2**-8, "atol": 1e-2} if dtype == BF16 else {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [0, 1, 5, 64, 300])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_torch_products(randn, dtype, rows, bias):
+    x, weight = randn(rows, 96, dtype=dtype), randn(33, 96, dtype=dtype)
+    b = randn(33, dtype=dtype) if bias else None
+    y = linear.linear(x, weight, b)
+    torch.testing.assert_close(y.double(), exact(x, weight, b), **tolerance(dtype))
+    assert torch.equal(linear.linear_packed(x, [weight], 33, b), y)
+    longer = torch.cat((weight, weight))
+    padded = linear.linear_packed(x, [longer], 33, b)
+    assert padded.shape == y.shape
+    torch.testing.assert_close(padded, y)
+
+
+@pytest.mark.parametrize("shape", [(960, 576), (33, 127), (1, 8)])
+@pytest.mark.parametrize("dtype", PACKED)
+def test_onednn_products_over_a_reordered_weight(randn, dtype, shape):
+    weight, bias = randn(*shape, dtype=dtype), randn(shape[0], dtype=dtype)
+    (pack,) = linear._reorder({}, weight, None)
+    assert pack.is_mkldnn
+    assert torch.equal(linear._restore([pack]), weight)
+    assert linear._restore([pack]).dtype == dtype
+    for lead in ((4,), (65,), (256,), (3, 7)):
+        x = randn(*lead, shape[1], dtype=dtype)
+        for b in (None, bias):
+            y = PACKED[dtype](x, [pack], shape[0], b)
+            assert y.dtype == dtype
+            torch.testing.assert_close(y.double(), exact(x, weight, b), **tolerance(dtype))
+
+
+def test_a_strided_weight_and_a_strided_input_are_packed_and_read_right(randn):
+    weight, x = randn(48, 64).T, randn(9, 96)[:, 24:72]
+    assert torch.equal(linear._restore(linear._reorder({}, weight, None)), weight)
+    y = linear.linear_packed_float32(x, linear._reorder({}, weight, None), 64)
+    torch.testing.assert_close(y.double(), exact(x, weight, None), rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_can_be_packed(randn):
+    weight = torch.nn.Parameter(randn(16, 8))
+    (pack,) = linear._reorder({}, weight, None)
+    assert not pack.requires_grad
+
+
+def test_a_pack_of_another_provider_is_refused(randn):
+    with pytest.raises(DomainError, match="not made by oneDNN"):
+        linear.linear_packed_float32(randn(4, 8), [randn(16, 8)], 16)
+
+
+@pytest.mark.parametrize("dtype", PACKED)
+def test_strided_biases_are_read_right(randn, dtype):
+    x, weight = randn(4, 64, dtype=dtype), randn(32, 64, dtype=dtype)
+    pack = linear._reorder({}, weight, None)
+    for bias in (randn(64, dtype=dtype)[::2], randn(1, dtype=dtype).expand(32)):
+        y = PACKED[dtype](x, pack, 32, bias)
+        assert torch.equal(y, PACKED[dtype](x, pack, 32, bias.clone()))
+        torch.testing.assert_close(y.double(), exact(x, weight, bias), **tolerance(dtype))
+
+
+def test_what_is_outside_of_the_domain_is_refused(randn):
+    pack = linear._reorder({}, randn(16, 8), None)
+    for x in (randn(3, 8), randn(257, 8), randn(0, 8), randn(8)):
+        with pytest.raises(DomainError, match="rows"):
+            linear.linear_packed_float32(x, pack, 16)
+    with pytest.raises(DomainError, match="float64"):
+        linear.linear_packed_float32(randn(4, 8).double(), pack, 16)
+    with pytest.raises(DomainError, match="float32"):
+        linear.linear_packed_bfloat16(randn(4, 8), pack, 16)
+
+
+@pytest.mark.parametrize("dtype", PACKED)
+def test_autocast_changes_nothing(randn, dtype):
+    x, weight = randn(8, 64, dtype=dtype), randn(32, 64, dtype=dtype)
+    pack = linear._reorder({}, weight, None)
+    plain, packed = linear.linear(x, weight), PACKED[dtype](x, pack, 32)
+    other = BF16 if dtype == F32 else torch.float16
+    with torch.autocast("cpu", other):
+        assert torch.equal(linear.linear(x, weight), plain)
+        assert torch.equal(linear.linear_packed(x, [weight], 32), plain)
+        assert torch.equal(PACKED[dtype](x, pack, 32), packed)
+
+
+def test_the_order_of_sums_depends_on_the_number_of_rows(randn):
+    """Why no product here declares batch_invariant: if this passes one day, look again."""
+    x, weight = randn(256, 576), randn(960, 576)
+    (pack,) = linear._reorder({}, weight, None)
+    pairs = [
+        (linear.linear(x, weight), lambda rows: linear.linear(rows, weight)),
+        (
+            linear.linear_packed_float32(x, [pack], 960),
+            lambda rows: linear.linear_packed_float32(rows, [pack], 960),
+        ),
+    ]
+    differ = [
+        any(not torch.equal(product(x[:n]), whole[:n]) for n in (4, 5, 33, 255))
+        for whole, product in pairs
+    ]
+    claims = [linear.linear, linear.linear_packed_float32]
+    for depends, function in zip(differ, claims, strict=True):
+        (claim,) = function.__trivet__
+        assert "batch_invariant" not in claim.properties or not depends
