@@ -232,3 +232,17 @@ def test_a_schedule_is_made_by_the_steps_provider_and_written_again():
     assert plan.at(queries=5).schedule("attn", None, None, None, 5, 50) == []
     with pytest.raises(OrderError, match="still guarded"):
         plan.at().schedule("attn", None, None, None, 1, 50)
+
+
+def test_a_bind_never_guards_over_packs():
+    dev = make_device(linear_turned, linear_halves)
+    rows = {r.provider: r for r in dev.explain("linear_packed", {"dtype": "float32"})}
+    assert rows["acme/turned"].verdict == "no"
+    assert "plan.prepare" in rows["acme/turned"].reason
+    assert (
+        dev.ops.linear_packed(torch.ones(2, 8), [torch.ones(4, 8)], 4).tolist() == [[8.0] * 4] * 2
+    )
+    proved = dev.bind(
+        "linear_packed", {"contiguous": True}, prefer={"linear_packed": "acme/turned"}
+    )
+    assert proved is linear_turned

@@ -106,7 +106,8 @@ def _rows(
     dev: Device, operator: str, facts: Mapping[str, Any], call: Mapping[str, Any] | None, mode: str
 ) -> tuple[tuple[Row, ...], NoImplementation | None]:
     try:
-        return dev.explain(operator, facts, arguments=call, mode=mode), None
+        packs = dev.binder.target(operator)[0].prepare is not None  # these run in plans only
+        return dev.explain(operator, facts, arguments=call, mode=mode, site=packs), None
     except NoImplementation as error:
         return tuple(row for row in error.trace if isinstance(row, Row)), error
 

@@ -127,7 +127,16 @@ class Binder:
         op, form = self.target(name)
         own = [i for i in self.implementations if i.operator is op]
         known = normalise(op, facts, site=site, varying=varying)
-        return choose(op, form, known, own, policy, elsewhere=self._unmet_rows(op))
+        unmet = self._unmet_rows(op)
+        choice = choose(op, form, known, own, policy, elsewhere=unmet)
+        if site or op.prepare is None or choice.settled:
+            return choice
+        # A call has one pack: a guard would hand one provider the pack of another.
+        packers = [i for i in own if i.claim.prepare is not None]
+        why = "it reads a pack of its own, which only a plan can choose: plan.prepare(site, weight)"
+        unmet += [Row(i.provider, "no", why, elsewhere=True) for i in packers]
+        plain = [i for i in own if i.claim.prepare is None]
+        return choose(op, form, known, plain, policy, elsewhere=unmet)
 
     def _unmet_rows(self, op: Operator) -> list[Row]:
         """One row for each implementation of an operator that this device cannot run."""
