@@ -12,6 +12,7 @@ from stand_ins import (
     OPS,
     make_device,
     norm_big,
+    norm_into,
     norm_small,
     norm_vec,
     sample_top,
@@ -22,6 +23,7 @@ from trivet import prefer
 from trivet.errors import UnknownName
 from trivet.runtime.workspace import workspace
 from trivet.selection.derive import derive
+from trivet.selection.proving import proving_facts
 
 PROOFS = {
     "norm_vec": {
@@ -60,7 +62,7 @@ def test_where_facts_prove_the_domain_the_bind_is_the_vendors_function(name):
     dev = make_device(function)
     facts = PROOFS[name]
     if name == "norm_into":
-        rows = dev.explain("rms_norm_out", facts)
+        rows = dev.explain("rms_norm_into", facts)
         assert rows[0].reason == "contiguous(out)", "no fact can speak of out"
         assert dev.explain("rms_norm", facts)[0].verdict == "yes"
         return
@@ -170,3 +172,11 @@ def test_a_device_says_what_it_is():
     assert dev.operators is OPS
     assert dev.providers()["rms_norm"] == ["acme/small"]
     assert dev.counts() == {}
+
+
+def test_a_planner_promises_the_layout_of_out():
+    dev = make_device(norm_into)
+    implementation = dev.offer.implementations[0]
+    facts = proving_facts(implementation)
+    assert facts["out.contiguous"] is True
+    assert dev.bind(target_of(norm_into), facts) is norm_into

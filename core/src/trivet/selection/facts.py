@@ -204,7 +204,7 @@ def _dtype(op: Operator, path: str, value: Any) -> torch.dtype:
 
 def _known(op: Operator, path: str) -> None:
     try:
-        check_path(op, path, "")
+        check_path(op, path, "", out=not op.inplace_only)
     except DeclarationError as error:
         names = [*op.where, *op.parameters, *(f"{t}.dtype" for t in op.tensors), "dtype"]
         near = difflib.get_close_matches(path, names, n=3) or names

@@ -30,14 +30,17 @@ def target_of(implementation: Implementation) -> str:
 
 
 def proving_facts(implementation: Implementation) -> dict[str, Any]:
-    """Facts that prove every term of a domain; terms on ``out`` hold by allocation."""
+    """Facts that prove every term of a domain, in the form that the implementation supplies.
+
+    They are never empty: a bind without facts promises nothing, not even to be forward only.
+    """
     facts: dict[str, Any] = {}
-    terms = [t for t in implementation.domain if t.path.partition(".")[0] != "out"]
+    terms = list(implementation.domain)
     for term in sorted(terms, key=lambda t: isinstance(t, Equal)):
         facts.update(_of(term, facts))
     for path in {t.path for t in terms if isinstance(t, (Between, Divisible))}:
         facts[path] = _size(path, terms)
-    return facts
+    return facts or {"dtype": "float32"}
 
 
 def _of(term: Term, facts: dict[str, Any]) -> dict[str, Any]:
