@@ -62,8 +62,8 @@ def test_where_facts_prove_the_domain_the_bind_is_the_vendors_function(name):
     dev = make_device(function)
     facts = PROOFS[name]
     if name == "norm_into":
-        rows = dev.explain("rms_norm_into", facts)
-        assert rows[0].reason == "contiguous(out)", "no fact can speak of out"
+        rows = dev.explain("rms_norm_out", facts)
+        assert rows[0].reason == "contiguous(out)", "these facts do not speak of out"
         assert dev.explain("rms_norm", facts)[0].verdict == "yes"
         return
     assert dev.bind(target_of(function), facts) is function
