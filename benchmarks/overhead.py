@@ -187,8 +187,8 @@ import torch
 start = time.process_time_ns()
 import trivet
 core = time.process_time_ns() - start
-from trivet.plugins import discover
 start = time.process_time_ns()
+from trivet.plugins import discover
 discover()
 found = time.process_time_ns() - start
 start = time.process_time_ns()

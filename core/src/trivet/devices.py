@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trivet.catalogue import operators
-from trivet.contracts.device import DeviceInfo
-from trivet.contracts.operator import Operator
+from trivet.contracts.declaration import Operator
+from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.signature import REQUIRED
 from trivet.errors import UnknownName
 from trivet.plugins import Report, discover

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from trivet.contracts.operator import Operator
+from trivet.contracts.declaration import Operator
 from trivet.errors import DeclarationError
 
 

@@ -26,8 +26,8 @@ from trivet.cli.comparison import (
 from trivet.cli.example import size_names
 from trivet.cli.program import FOUND_PROBLEM
 from trivet.cli.screen import Screen, emit, json_option, key_page
+from trivet.contracts.declaration import Operator
 from trivet.contracts.examples import arguments
-from trivet.contracts.operator import Operator
 from trivet.devices import device
 from trivet.plugins import capture
 from trivet.runtime.binder import Binder

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from trivet.contracts.operator import Operator
+from trivet.contracts.declaration import Operator
 from trivet.contracts.signature import REQUIRED
 from trivet.runtime.binder import Binder
 from trivet.runtime.prepared import prepare

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.implementation import Implementation, reference
-from trivet.contracts.operator import ACTIVATION, Operator
 from trivet.contracts.signature import REQUIRED, Parameter
 from trivet.devices import Device
 

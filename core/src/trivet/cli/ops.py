@@ -10,7 +10,7 @@ from trivet.cli.binding import where
 from trivet.cli.declaration import describe, forms
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.cli.values import device_option
-from trivet.contracts.operator import Operator
+from trivet.contracts.declaration import Operator
 from trivet.devices import Device, device
 
 KEYS: Final = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trivet.contracts.operator import ACTIVATION, Operator
+from trivet.contracts.declaration import ACTIVATION, Operator
 
 
 def arguments(

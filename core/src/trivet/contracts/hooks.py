@@ -8,10 +8,11 @@ specification; the discovery checks names and arguments against them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trivet.contracts.device import DeviceInfo
-from trivet.contracts.operator import Operator
+if TYPE_CHECKING:
+    from trivet.contracts.declaration import Operator
+    from trivet.contracts.device_info import DeviceInfo
 
 ENTRY_POINTS = "trivet.plugins"
 CONTRACT_POINTS = "trivet.contract"

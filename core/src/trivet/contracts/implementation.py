@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trivet.contracts.device import DeviceInfo
-from trivet.contracts.operator import Operator
+from trivet.contracts.declaration import Operator
+from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.signature import drift
 from trivet.contracts.terms import Term
 from trivet.errors import DeclarationError, SignatureDrift

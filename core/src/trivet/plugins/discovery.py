@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from trivet.contracts.device import DeviceInfo
+from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.version import CONTRACT
 from trivet.errors import OrderError, PluginBroken, PluginError, PluginIncompatible, PluginNotFound
 from trivet.plugins import capture

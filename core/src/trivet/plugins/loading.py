@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from trivet.contracts.device import DeviceInfo
+from trivet.contracts.declaration import Operator
+from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.implementation import Implementation, claims_of, verify
-from trivet.contracts.operator import Operator
 from trivet.errors import DeclarationError, TrivetError
 from trivet.plugins.answers import defaults_problem, implementations_problem, operators_problem
 from trivet.plugins.discovery import Discovery

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from trivet.contracts.device import DeviceInfo
+from trivet.contracts.device_info import DeviceInfo
 from trivet.errors import AmbiguousDevice, PluginBroken, PluginNotFound
 from trivet.plugins.discovery import Discovery
 from trivet.plugins.metadata import RESERVED

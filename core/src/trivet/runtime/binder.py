@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from trivet.contracts.device import DeviceInfo
+from trivet.contracts.declaration import Operator
+from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.implementation import Implementation, missing_form, reference, split_target
-from trivet.contracts.operator import Operator
 from trivet.contracts.terms import Term
 from trivet.errors import NoImplementation, UnknownName
 from trivet.runtime.checks import checked

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trivet.contracts.declaration import Operator
 from trivet.contracts.implementation import REFERENCE, Implementation, reference
-from trivet.contracts.operator import Operator
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
 from trivet.contracts.terms.value import Divisible, Dtype, Equal, Rank

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trivet.contracts.operator import Operator, Output
+from trivet.contracts.declaration import Operator, Output
 from trivet.selection.texts import compile_function, literal
 
 SUFFIX = {"functional": "", "inplace": "_", "out": "_out"}

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.dims import Shape
 from trivet.contracts.implementation import check_path
-from trivet.contracts.operator import ACTIVATION, Operator
 from trivet.contracts.signature import REQUIRED
 from trivet.contracts.terms import PRESENT, UNKNOWN, Interval, Layout, Term
 from trivet.contracts.terms.value import Absent, Present

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from trivet.contracts.operator import Operator
+from trivet.contracts.declaration import Operator
 from trivet.contracts.signature import Parameter
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.value import Absent, Present, Rank
