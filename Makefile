@@ -41,7 +41,7 @@ NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 	touch $@
 
 demo: .venv/.ready
-	$(BIN)/python examples/llm $(ARGS)
+	$(BIN)/python examples/llm --observe $(ARGS)
 
 test: .venv/.ready
 	$(BIN)/python -m pytest $(ARGS)

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from trivet import contracts, devices
 from trivet.catalogue import operators
-from trivet.contracts import Operator
+from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
+from trivet.runtime import plan, step
+from trivet.selection import authority
 from trivet.selection.derive import SUFFIX
 from trivet.settings import markdown_table
 
@@ -96,10 +102,85 @@ def settings_page() -> str:
     )
 
 
+def domain_page() -> str:
+    """The terms of a domain and the keywords of ``implements``."""
+    lines = [
+        "# Domains",
+        "",
+        "Generated from `trivet.contracts`. A domain is a conjunction of terms on paths: dims",
+        '(`"hidden"`), scalars (`"window"`), attributes (`"x.dtype"`, `"x.rank"`).',
+        "",
+        "| term | holds when |",
+        "|---|---|",
+    ]
+    terms = (
+        "dtype rank equal one_of between divisible absent present contiguous rows offset_aligned"
+    )
+    for name in terms.split():
+        function = getattr(contracts, name)
+        lines.append(f"| `{name}{_signature(function)}` | {prose(function.__doc__)} |")
+    lines += [
+        "",
+        "Requirements on the device, settled when a plugin is loaded (`requires=[...]`):",
+        "",
+    ]
+    for name in ("device", "arch", "feature"):
+        function = getattr(contracts, name)
+        lines.append(f"- `{name}{_signature(function)}`: {prose(function.__doc__)}")
+    return "\n".join(lines) + "\n" + _member("trivet.contracts.implements", contracts.implements)
+
+
+def api_page() -> str:
+    """Signatures and docstrings of what an engine and a vendor use."""
+    text = "# Python API\n\nGenerated from docstrings.\n"
+    for name, value in (
+        ("trivet.device", devices.device),
+        ("trivet.Device", devices.Device),
+        ("trivet.prefer", authority.prefer),
+        ("trivet.require", authority.require),
+        ("Plan", plan.Plan),
+        ("Step", step.Step),
+        ("trivet.contracts.operator", contracts.operator),
+        ("trivet.contracts.DeviceInfo", contracts.DeviceInfo),
+    ):
+        text += _member(name, value)
+        if inspect.isclass(value):
+            for attribute, member in vars(value).items():
+                function = member.fget if isinstance(member, property) else member
+                function = getattr(member, "func", function)
+                if not attribute.startswith("_") and inspect.isfunction(function):
+                    call = not isinstance(member, (property, cached_property))
+                    text += _member(f"{name}.{attribute}", function, level=3, call=call)
+    text += "\n## Hooks of a plugin\n"
+    for name, function in vars(hooks).items():
+        if name.startswith("trivet_"):
+            text += _member(name, function, level=3)
+    return text
+
+
+def _member(
+    name: str, value: Callable[..., Any] | type, *, level: int = 2, call: bool = True
+) -> str:
+    doc = inspect.cleandoc(value.__doc__ or "")
+    first, _, rest = doc.partition("\n")
+    more = f"\n```text\n{rest.strip()}\n```\n" if rest.strip() else ""
+    shown = f"\n`{name.rpartition('.')[2]}{_signature(value)}`\n" if call else ""
+    return f"\n{'#' * level} {name}\n{shown}\n{prose(first)}\n{more}"
+
+
+def _signature(value: Callable[..., Any]) -> str:
+    read = inspect.signature(value)
+    kept = [p.replace(annotation=p.empty) for n, p in read.parameters.items() if n != "self"]
+    text = str(read.replace(parameters=kept, return_annotation=read.empty))
+    return re.sub(r"<factory>|mappingproxy\(\{\}\)", "{}", text)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "operators.md": operator_page,
     "errors.md": error_page,
     "settings.md": settings_page,
+    "domains.md": domain_page,
+    "api.md": api_page,
 }
 
 

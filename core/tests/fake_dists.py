@@ -79,12 +79,16 @@ class FakeDists:
         self, dist: str, entry_points: str, *, version: str = "1.0", author: str = ""
     ) -> None:
         """Writes the metadata of a distribution."""
-        info = self.folder / f"{dist.replace('-', '_')}-{version}.dist-info"
+        info = self.info(dist, version)
         info.mkdir()
         text = f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n"
         text += f"Author: {author}\n" if author else ""
         (info / "METADATA").write_text(text)
         (info / "entry_points.txt").write_text(entry_points)
+
+    def info(self, dist: str, version: str = "1.0") -> Path:
+        """The folder with the metadata of a distribution."""
+        return self.folder / f"{dist.replace('-', '_')}-{version}.dist-info"
 
 
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDists:

@@ -31,6 +31,7 @@ from trivet.plugins.loading import Offer
 from trivet.plugins.metadata import candidates
 from trivet.plugins.resolve import Resolved
 from trivet.runtime.binder import Binder
+from trivet.selection.choose import Row
 
 OPS = operators()
 GEMMA_LIKE = {"weight_in_float32": True}
@@ -216,7 +217,7 @@ def verified(function: Callable[..., Any], known: Mapping[str, Any] = OPS) -> An
 def make_device(
     *functions: Callable[..., Any],
     known: Mapping[str, Any] = OPS,
-    unmet: tuple[tuple[str, str, str], ...] = (),
+    unmet: tuple[tuple[str, Row], ...] = (),
     **kwargs: Any,
 ) -> Device:
     """A device on which these functions may run, in this order."""
@@ -226,7 +227,7 @@ def make_device(
 def device_of(
     *implementations: Any,
     known: Mapping[str, Any] = OPS,
-    unmet: tuple[tuple[str, str, str], ...] = (),
+    unmet: tuple[tuple[str, Row], ...] = (),
     **kwargs: Any,
 ) -> Device:
     """A device on which these implementations may run, in this order."""

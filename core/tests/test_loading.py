@@ -40,6 +40,8 @@ def offer(dists: FakeDists, source: str):
 REFUSED = [
     ("unknown operator", 'implements("no_such@1", name="bad")', "x",
      DeclarationError, "no operator 'no_such'"),
+    ("misspelt operator", 'implements("silu_and_mull_@1", name="bad")', "x",
+     DeclarationError, "no operator 'silu_and_mull_'"),
     ("unknown version", 'implements("silu_and_mul@9", name="bad")', "x",
      SignatureDrift, "version 9, operator has @1"),
     ("drifted name", 'implements("silu_and_mul@1", name="bad")', "y",
@@ -49,7 +51,7 @@ REFUSED = [
     ("bad domain name", 'implements("silu_and_mul@1", name="bad", domain=[divisible("hiden", 8)])',
      "x", DeclarationError, "'hiden' is no dim"),
     ("domain nonsense", 'implements("silu_and_mul@1", name="bad", domain=["x > 0"])', "x",
-     DeclarationError, "dev/bad for 'silu_and_mul@1' cannot be read: AttributeError"),
+     DeclarationError, "fake_dev_dist.py:11): cannot be read: AttributeError"),
     ("missing source", 'implements("silu_and_mul@1", name="bad", sources=["k.cpp"])', "x",
      DeclarationError, "k.cpp does not exist"),
     ("not marked", "staticmethod", "x", DeclarationError, "is not marked"),
@@ -59,7 +61,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("mark", "arguments", "error", "text"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
 )
-def test_a_refusal_costs_one_implementation(dists: FakeDists, mark, arguments, error, text):
+def test_a_refusal_costs_one_implementation(dists: FakeDists, caplog, mark, arguments, error, text):
     source = f"""
 {GOOD_ONE}
 @{mark}
@@ -77,6 +79,62 @@ def trivet_implementations(device):
     assert line.status is Status.FOUND
     assert line.reason == "1 implementation, 1 refused"
     assert text in str(line)
+    assert "fake_dev_dist.py:11)" in str(refusal)
+    named = "implements" in mark
+    assert refusal.provider == ("dev/bad" if named else "dev")
+    assert refusal.operator == ("silu_and_mul" if "silu_and_mul@" in mark else "")
+    (record,) = [r for r in caplog.records if "refused" in r.getMessage()]
+    assert (record.name, record.levelname) == ("trivet.plugins", "WARNING")
+    assert refusal.error.what in record.getMessage()
+    assert refusal.error.fix in record.getMessage()
+
+
+def test_a_misspelt_operator_has_its_near_miss_in_full(dists: FakeDists):
+    source = """
+@implements("silu_and_mull_out@1", name="bad")
+def bad(x, *, out):
+    pass
+def trivet_implementations(device):
+    return [bad]
+"""
+    (refusal,) = offer(dists, source)[0].refusals
+    assert "did you mean 'silu_and_mul_out@1'?" in refusal.error.fix
+
+
+HOSTILE = """
+class Odd:
+    def __repr__(self): raise RuntimeError("no")
+    def __getattr__(self, name): raise Panic("no")
+class Panic(BaseException):
+    pass
+class Term:
+    @property
+    def paths(self): raise Panic("no")
+    def __repr__(self): raise Panic("no")
+class List(list):
+    def __iter__(self): raise Panic("no")
+@implements("silu_and_mul@1", name="panics", domain=[Term()])
+def panics(x):
+    return x
+"""
+
+
+def test_hostile_members_are_refused_one_by_one(dists: FakeDists):
+    body = "def trivet_implementations(device): return [Odd(), panics, good]\n"
+    got, line = offer(dists, GOOD_ONE + HOSTILE + body)
+    assert [i.provider for i in got.implementations] == ["dev/plain"]
+    odd, panics = got.refusals
+    assert "<Odd, whose repr raises> is not marked" in odd.error.what
+    assert (odd.provider, odd.operator) == ("dev", "")
+    assert "cannot be read: Panic: no" in panics.error.what
+    assert (panics.provider, panics.operator) == ("dev/panics", "silu_and_mul")
+    assert line.reason == "1 implementation, 2 refused"
+
+
+def test_a_list_that_cannot_be_iterated_is_a_line(dists: FakeDists):
+    body = "def trivet_implementations(device): return List([good])\n"
+    with pytest.raises(PluginBroken, match="trivet_implementations raises: Panic: no"):
+        offer(dists, GOOD_ONE + HOSTILE + body)
 
 
 def test_one_name_claimed_twice_is_refused_the_second_time(dists: FakeDists):

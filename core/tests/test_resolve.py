@@ -50,7 +50,7 @@ def test_auto_takes_the_only_accelerator_that_says_yes(dists: FakeDists):
     dists.add_good("fast")
     resolved, _ = auto()
     assert (resolved.plugin, resolved.info.kind) == ("fast", "fast")
-    assert resolved.reason == "the only accelerator whose probe says yes"
+    assert resolved.reason == "the only other device than the embedded one whose probe says yes"
 
 
 def test_auto_takes_the_cpu_when_no_accelerator_says_yes(dists: FakeDists):
@@ -166,7 +166,7 @@ def test_an_index_chooses_among_the_devices_of_a_kind(dists: FakeDists):
     assert resolve("two:1", discovery).info.index == 1
     with pytest.raises(PluginNotFound, match="there is two:0, two:1"):
         resolve("two:2", discovery)
-    for text in ("two:", "two:x", "two:-1"):
+    for text in ("two:", "two:x", "two:-1", "two:\u0660", "two:\u00b2", "two:" + "1" * 5000):
         with pytest.raises(PluginNotFound, match="is no index"):
             resolve(text, discovery)
 
@@ -174,8 +174,28 @@ def test_an_index_chooses_among_the_devices_of_a_kind(dists: FakeDists):
 def test_the_references_can_be_asked_for(dists: FakeDists):
     dists.add_good("cpu")
     discovery = Discovery(Settings())
-    assert resolve("reference", discovery).plugin == "reference"
+    for text in ("reference", "reference:0"):
+        assert resolve(text, discovery).plugin == "reference"
+    with pytest.raises(PluginNotFound, match=r"no device 'reference:5'\n  fix: .*reference:0"):
+        resolve("reference:5", discovery)
+    with pytest.raises(PluginNotFound, match="is no index"):
+        resolve("reference:x", discovery)
     assert not discovery.report()["cpu"].loaded
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_auto_never_takes_a_device_that_torch_does_not_have(dists: FakeDists, strict):
+    dists.add_good("cpu")
+    source = GOOD.replace('DeviceInfo("{name}")', 'DeviceInfo("fast", torch_type="vulkan")')
+    dists.add("fast-dist", "fast", source)
+    if strict:
+        with pytest.raises(PluginBroken, match="'vulkan:0', which this torch does not have"):
+            auto(strict=True)
+    else:
+        resolved, discovery = auto()
+        assert resolved.plugin == "cpu"
+        assert discovery.report()["fast"].status is Status.BROKEN
+        assert "'vulkan:0', which this torch does not have" in resolved.reason
 
 
 def test_a_plugin_without_a_device_is_no_device(dists: FakeDists):

@@ -162,6 +162,7 @@ def test_what_is_forbidden_adds_up_and_each_says_where(tmp_path):
         ("[forbid]\nx = 'a/b'\n", "forbid.x: 'a/b' is not a list", ""),
         ("device = 1\n", "device: must be a table", "[device]"),
         ("[device\n", "cannot be read", "line 1"),
+        ("x = " + "[" * 100_000, "cannot be read", "correct the file"),
     ],
 )
 def test_a_wrong_file_names_file_key_and_what_is_meant(tmp_path, text, where, hint):

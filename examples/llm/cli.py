@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -25,6 +27,7 @@ from llm.tokenizer import Tokenizer
 from trivet.errors import TrivetError
 
 DEMO = "Explain in one short paragraph why the sky is blue."
+MOST_THREADS = 4 * (os.cpu_count() or 1)
 
 
 Setting = tuple[str, object, str]
@@ -48,11 +51,27 @@ def as_dtype(name: object) -> torch.dtype:
     return dtype
 
 
+def refuse_broken_text(prompts: tuple[str, ...]) -> None:
+    """Refuses a prompt with bytes that are no text; Python hands them on as lone surrogates."""
+    for prompt in prompts:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            what = f"the prompt {prompt!a} is not valid text at character {error.start}"
+            raise RequestError(what, fix="give it in the encoding of the terminal") from None
+
+
+def say(notes: Console, text: str) -> None:
+    """Prints text that may quote anything: brackets in it are brackets, and no line is folded."""
+    notes.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, Any]:
     """Loads the model, answers all prompts in one batch, and returns the report."""
+    refuse_broken_text(options.prompts)
     if options.threads:
         torch.set_num_threads(options.threads)
-    path = options.model or fetch(notes.print)
+    path = options.model or fetch(lambda text: say(notes, text))
     times = [time.perf_counter()]
     device = trivet.device(options.device, strict=options.strict)
     dtype = settle(device, "dtype", options.dtype, "float32")
@@ -60,8 +79,8 @@ def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, 
     block_size = int(str(block[1]))
 
     file = gguf.read(path)
-    tokenizer = Tokenizer(file.metadata)
     config = Config.read(file.metadata)
+    tokenizer = Tokenizer(file.metadata)
     with Progress(console=notes, transient=True, disable=not notes.is_terminal) as progress:
         bar = progress.add_task("loading", total=config.layers)
         model = Llama(
@@ -83,12 +102,13 @@ def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, 
     )
     prompts = [p if options.raw else tokenizer.chat(p) for p in options.prompts]
     requests = [scheduler.submit(tokenizer.encode(p), options.max_tokens) for p in prompts]
-    texts = report.Texts(tokenizer, requests, screen)
+    texts = report.Texts(tokenizer, dict(zip(requests, options.prompts, strict=True)), screen)
     times.append(time.perf_counter())
     for request, token in generate(model, scheduler):
         times.append(time.perf_counter())
         texts.push(request, token)
-    where = "device", str(device.torch), f"{options.device}: {device.reason}"
+    info = device.info
+    where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
     return report.collect([where, dtype, block], texts.texts, model.calls(), times)
 
 
@@ -103,7 +123,7 @@ def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, 
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]))
 @click.option("--block-size", type=click.IntRange(1), help="Tokens in one block of the KV cache.")
 @click.option("--model", type=click.Path(path_type=Path), help="A GGUF file; else SmolLM2-135M.")
-@click.option("--threads", type=click.IntRange(1), help="CPU threads.")
+@click.option("--threads", type=click.IntRange(1, MOST_THREADS), help="CPU threads.")
 @click.option("--strict", is_flag=True, help="Refuse the reference where the vendor has code.")
 @click.option("--observe", is_flag=True, help="Count which implementation ran each operator.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -111,15 +131,18 @@ def main(**given: Any) -> None:
     """Answers prompts with SmolLM2-135M-Instruct, or another Llama model in a GGUF file."""
     options = SimpleNamespace(**given)
     notes = Console(stderr=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot show
     try:
         result = run(options, Console(quiet=options.as_json), notes)
+        with report.writing():
+            if options.as_json:
+                click.echo(json.dumps(result))
+            else:
+                report.show(result, Console())
     except (EngineError, TrivetError) as error:
-        notes.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        say(notes, f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
         notes.print("\nstopped")
         sys.exit(130)
-    if options.as_json:
-        click.echo(json.dumps(result))
-    else:
-        report.show(result, Console())

@@ -18,5 +18,9 @@ class FetchError(EngineError):
     """The model could not be downloaded, or what came is not what was expected."""
 
 
+class OutputError(EngineError):
+    """The answers cannot be written where the output goes."""
+
+
 class RequestError(EngineError):
     """A prompt or an option asks for something that the engine cannot do."""

@@ -71,7 +71,8 @@ class Stored:
 
     def dequantise(self) -> torch.Tensor:
         """Float32 numbers in a storage of their own, aligned as torch allocates (64 bytes)."""
-        values = self.kind.unpack(self.data.reshape(-1, self.kind.size))
+        with np.errstate(all="ignore"):  # numbers that are not finite are for the caller to judge
+            values = self.kind.unpack(self.data.reshape(-1, self.kind.size))
         return torch.from_numpy(values.reshape(self.shape)).clone()
 
 

@@ -98,19 +98,24 @@ class Llama:
         )
         self.pool = device.memory.kv_blocks(num_blocks, block_size)
         halves = torch.arange(0, c.head_dim, 2, dtype=torch.float32) / c.head_dim
-        angles = torch.outer(torch.arange(c.context).float(), c.theta**-halves)
+        reach = min(c.context, num_blocks * block_size)  # no position beyond the cache is computed
+        angles = torch.outer(torch.arange(reach).float(), c.theta**-halves)
         self._cos, self._sin = (t.to(self._where) for t in (angles.cos(), angles.sin()))
 
     def calls(self) -> list[dict[str, Any]]:
         """Which implementation ran at each site and how often, if the plan observes.
 
-        Otherwise which one decodes, and None for how often.
+        Otherwise all that some step may choose there, and None for how often.
         """
         if self._observe:
             counted = sorted(self.plan.counts().items())
             return [{"site": s, "implementation": i, "calls": n} for (s, i), n in counted]
-        chosen = sorted(self.plan.at(tokens=1, rows=1, max_query_len=1).providers().items())
-        return [{"site": s, "implementation": i, "calls": None} for s, i in chosen]
+        bound = [
+            (s, arm.provider)
+            for s in sorted(self.plan.sites)
+            for arm in self.plan.sites[s].choice.arms
+        ]
+        return [{"site": s, "implementation": i, "calls": None} for s, i in dict.fromkeys(bound)]
 
     @torch.inference_mode()
     def step(self, pieces: list[Piece]) -> list[int]:

@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from llm.errors import OutputError
 from llm.schedule import Request
 from llm.tokenizer import TextStream, Tokenizer
 
+_CUT = {
+    "length": "cut",
+    "cache": "cut: the KV cache is full",
+    "context": "cut: the context of the model is full",
+}
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turns a failure to write the output into one clear error; a closed pipe stays quiet.
+
+    Raises:
+        OutputError: The disk is full, for example.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        with suppress(OSError):  # what is still buffered would fail once more when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError(f"the output cannot be written: {error.strerror}") from error
+
 
 class Texts:
-    """Collects the text of each request; prints one after the other, each as it comes."""
+    """Collects the text of each request; prints one after the other, each as it comes.
 
-    def __init__(self, tokenizer: Tokenizer, requests: list[Request], console: Console) -> None:
-        self._streams = {request: TextStream(tokenizer) for request in requests}
-        self._unseen = dict.fromkeys(requests, "")
+    Args:
+        tokenizer: Decodes the tokens.
+        prompts: Each request and what the user wrote, which is shown above the answer.
+        console: Where they are printed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompts: dict[Request, str], console: Console) -> None:
+        self._streams = {request: TextStream(tokenizer) for request in prompts}
+        self._unseen = {
+            request: textwrap.indent(prompt, "> ", lambda _: True) + "\n"
+            for request, prompt in prompts.items()
+        }
         self._ended: set[Request] = set()
         self._console = console
-        self.texts = dict.fromkeys(requests, "")
+        self.texts = dict.fromkeys(prompts, "")
 
     def push(self, request: Request, token: int) -> None:
         """Adds a token and prints what is next in the order of the prompts."""
@@ -29,13 +69,19 @@ class Texts:
             self._ended.add(request)
         self.texts[request] += piece
         self._unseen[request] += piece
+        with writing():
+            self._print()
+
+    def _print(self) -> None:
         for first, text in list(self._unseen.items()):
             self._console.out(text, end="", highlight=False)
             self._unseen[first] = ""
             if first not in self._ended:
                 break
             del self._unseen[first]
-            self._console.out("\n" + "-" * 8 if self._unseen else "", highlight=False)
+            why = _CUT.get(first.finish)
+            cut = f"\n[{len(first.output)} tokens, {why}]" if why else ""
+            self._console.out(cut + "\n", highlight=False)
 
 
 def collect(
@@ -66,15 +112,32 @@ def collect(
     }
 
 
+def _table(title: str, heads: list[str], rows: list[list[object]]) -> Table:
+    """A light table; its cells quote plugins and paths, so they are never read as markup."""
+    table = Table(*heads, title=title, title_justify="left", box=box.SIMPLE)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    return table
+
+
 def show(report: dict[str, Any], console: Console) -> None:
-    """Prints the report as tables."""
-    settings = Table("setting", "value", "chosen by", title="settings")
-    for row in report["settings"]:
-        settings.add_row(*map(str, row.values()))
-    calls = Table("site", "implementation", "calls", title="what ran")
-    for row in report["calls"]:
-        calls.add_row(row["site"], row["implementation"], str(row["calls"] or "not counted"))
-    console.print(settings, calls)
+    """Prints the report as tables: what ran, or what is bound when nothing was counted."""
+    calls = report["calls"]
+    if any(row["calls"] is None for row in calls):
+        bound: dict[str, list[str]] = {}
+        for row in calls:
+            bound.setdefault(row["site"], []).append(row["implementation"])
+        lines: list[list[object]] = [[site, ", ".join(names)] for site, names in bound.items()]
+        console.print(_table("what is bound", ["site", "implementations"], lines))
+    else:
+        lines = [list(row.values()) for row in calls]
+        console.print(_table("what ran", ["site", "implementation", "calls"], lines))
+    every = {row["site"] for row in calls}
+    slow = {row["site"] for row in calls if row["implementation"] == "reference"}
+    if slow:
+        console.print(f"{len(slow)} of {len(every)} sites run on the reference of trivet\n")
+    settings = [list(row.values()) for row in report["settings"]]
+    console.print(_table("settings", ["setting", "value", "chosen by"], settings))
     console.print(
         f"load {report['load_seconds']:.1f} s, first token {report['first_token_seconds']:.2f} s, "
         f"{report['tokens_per_second']:.1f} tokens/s"

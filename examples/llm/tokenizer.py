@@ -14,6 +14,37 @@ from llm.errors import ModelFileError, RequestError
 _CONTROL = 3  # the token type of GGUF for words such as <|im_end|>
 
 
+def _listed(metadata: dict[str, Any], name: str, kind: type) -> list[Any]:
+    values = metadata.get(f"tokenizer.ggml.{name}")
+    if not isinstance(values, list) or any(type(value) is not kind for value in values):
+        raise ModelFileError(f"the metadata has no valid tokenizer.ggml.{name}")
+    return values
+
+
+def _pairs(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
+    """The two halves of each merge; the library trusts that they and the whole are words."""
+    pairs = []
+    for merge in merges:
+        left, _, right = merge.partition(" ")
+        if not (left in ids and right in ids and left + right in ids):
+            raise ModelFileError(f"tokenizer.ggml.merges: {merge!r} does not join two tokens")
+        pairs.append((left, right))
+    return pairs
+
+
+def _known_ids(metadata: dict[str, Any], names: tuple[str, ...], vocab: int) -> list[int]:
+    """The ids that the metadata gives to some special words; those not given are left out."""
+    ids = []
+    for name in names:
+        value = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if value is None:
+            continue
+        if type(value) is not int or not 0 <= value < vocab:
+            raise ModelFileError(f"tokenizer.ggml.{name}_token_id is {value!r}, not a token's id")
+        ids.append(value)
+    return ids
+
+
 class Tokenizer:
     """A byte-level BPE tokenizer with the pre-tokenizer that the SmolLM family uses."""
 
@@ -21,10 +52,13 @@ class Tokenizer:
         family = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
         if family != ("gpt2", "smollm"):
             raise ModelFileError(f"tokenizer {family} is not supported, only ('gpt2', 'smollm')")
-        words = metadata["tokenizer.ggml.tokens"]
-        kinds = metadata["tokenizer.ggml.token_type"]
-        merges = [tuple(m.split(" ", 1)) for m in metadata["tokenizer.ggml.merges"]]
-        codec = Codec(models.BPE({word: i for i, word in enumerate(words)}, merges))
+        words = _listed(metadata, "tokens", str)
+        kinds = _listed(metadata, "token_type", int)
+        ids = {word: i for i, word in enumerate(words)}
+        if not len(ids) == len(words) == len(kinds):
+            sizes = f"{len(words)} tokens, {len(ids)} different ones, {len(kinds)} types"
+            raise ModelFileError(f"the tokenizer of the model is damaged: {sizes}")
+        codec = Codec(models.BPE(ids, _pairs(_listed(metadata, "merges", str), ids)))
         codec.pre_tokenizer = pre_tokenizers.Sequence(  # each digit is a token of its own
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
         )
@@ -33,11 +67,9 @@ class Tokenizer:
         codec.add_special_tokens([AddedToken(w, special=True, normalized=False) for w in control])
         self._codec = codec
         self._template = metadata.get("tokenizer.chat_template")
-        bos: Any = metadata.get("tokenizer.ggml.bos_token_id")
-        self._prefix: list[int] = [bos] if metadata.get("tokenizer.ggml.add_bos_token") else []
-        ends = ("eos", "eot", "eom")
-        found = (metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ends)
-        self.eos = frozenset(i for i in found if i is not None)
+        starts = metadata.get("tokenizer.ggml.add_bos_token")
+        self._prefix = _known_ids(metadata, ("bos",), len(words)) if starts else []
+        self.eos = frozenset(_known_ids(metadata, ("eos", "eot", "eom"), len(words)))
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; words such as ``<|im_end|>`` in it become their own tokens."""

@@ -49,7 +49,8 @@ class Reader:
         """The tensor as float32, in a storage of its own.
 
         Raises:
-            ModelFileError: There is no such tensor, or it has another shape.
+            ModelFileError: There is no such tensor, it has another shape, or holds numbers that
+                are not finite.
         """
         stored = self._left.pop(name, None)
         if stored is None:
@@ -57,7 +58,12 @@ class Reader:
         if stored.shape != shape:
             what = f"{self._file.path}: tensor {name!r} has shape {list(stored.shape)}"
             raise ModelFileError(f"{what}, the metadata says {list(shape)}")
-        return stored.dequantise()
+        values = stored.dequantise()
+        # The sum is one cheap pass; only one that is not finite is worth a second.
+        if not bool(values.sum().isfinite()) and not bool(values.isfinite().all()):
+            what = f"{self._file.path}: tensor {name!r} holds numbers that are not finite"
+            raise ModelFileError(what, fix="download the model file again")
+        return values
 
     def finish(self) -> None:
         """Refuses a file with tensors that nothing took: the model would compute wrongly."""

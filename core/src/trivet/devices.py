@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
@@ -17,7 +17,7 @@ from trivet.catalogue import operators
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.signature import REQUIRED
-from trivet.errors import UnknownName
+from trivet.errors import ConfigError, UnknownName
 from trivet.plugins import Report, discover
 from trivet.plugins.loading import Offer, collect
 from trivet.plugins.resolve import AUTO, Resolved, resolve
@@ -27,7 +27,7 @@ from trivet.runtime.ops import Ops
 from trivet.runtime.plan import Plan, Sites
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy, current_context, known_properties
-from trivet.selection.choose import Choice, Row
+from trivet.selection.choose import REFUSED, Choice, Row, Trace
 from trivet.settings import Settings, read
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Device:
         prefer: Prefer = NOTHING,
         mode: str = "eager",
         site: bool = False,
-    ) -> tuple[Row, ...]:
+    ) -> Trace:
         """Every candidate in order: yes, guarded on what, no and why, or shadowed by which.
 
         With ``arguments`` (by name, real or fake tensors) it says which one runs for that call;
@@ -170,7 +170,7 @@ class Device:
         if arguments is not None:
             _check_arguments(choice, arguments)
             rows = choice.on_call(arguments)
-        return tuple(rows)
+        return Trace(rows)
 
     def plan(
         self,
@@ -179,7 +179,7 @@ class Device:
         mode: str = "eager",
         observe: bool = False,
         prefer: Prefer = NOTHING,
-        lock: str | Path | Mapping[str, Any] | bool | None = None,
+        lock: str | Path | Mapping[str, Any] | Literal[False] | None = None,
         packs: int = 0,
     ) -> Plan:
         """Binds every call site of an engine at once.
@@ -225,14 +225,18 @@ class Device:
 
 
 def _lock_document(
-    lock: str | Path | Mapping[str, Any] | bool | None, settings: Settings
+    lock: str | Path | Mapping[str, Any] | Literal[False] | None, settings: Settings
 ) -> Mapping[str, Any] | None:
     if lock is False:
         return None
     if isinstance(lock, Mapping):
         return locks.checked(lock, "the lock given")
-    path = settings.lock if lock is None or lock is True else lock
-    return locks.load(Path(path)) if path else None
+    if lock is None:
+        return locks.load(settings.lock) if settings.lock else None
+    if isinstance(lock, Path) or lock:
+        return locks.load(Path(lock))
+    msg = f"lock={lock!r} is no lock"
+    raise ConfigError(msg, fix="a file, a document, None for TRIVET_LOCK, or False for none")
 
 
 def _is_mapping(given: object) -> bool:
@@ -285,14 +289,23 @@ def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = (
     now = replace(settings, strict=strict or settings.strict)
     resolved = resolve(str(name), discovery, now)
     offer = collect(discovery, resolved, operators())
-    unmet = tuple(
-        (u.implementation.provider, u.implementation.operator.name, u.reason) for u in offer.unmet
-    )
+    unmet = [
+        (
+            u.implementation.operator.name,
+            Row(u.implementation.provider, "no", u.reason, "not for this device", elsewhere=True),
+        )
+        for u in offer.unmet
+    ]
+    unmet += [
+        (r.operator, Row(r.provider, "no", r.error.what, REFUSED, elsewhere=True))
+        for r in offer.refusals
+        if r.operator
+    ]
     binder = Binder(
         info=resolved.info,
         operators=offer.operators,
         implementations=offer.implementations,
-        unmet=unmet,
+        unmet=tuple(unmet),
         plugins={ln.plugin: f"{ln.dist} {ln.version}" for ln in discovery.report()},
         strict=strict,
         required=required,

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stand_ins import OPS
 from trivet.contracts.examples import arguments
 from trivet.contracts.implementation import reference
+from trivet.errors import DomainError
 from trivet.runtime.checks import Watch, check_inputs
 
 CASES = [
@@ -256,7 +257,19 @@ def test_ties_go_to_the_lowest_id_and_nan_is_seen(row, token, dtype):
     assert op.oracle(logits).tolist() == [token, len(row) - 1]
 
 
-def test_a_packed_weight_may_be_taller_than_the_result():
+def test_the_width_of_a_pack_is_the_operators_width():
     op = OPS["linear_packed"]
-    x, weight, bias = torch.randn(3, 4), torch.randn(8, 4), torch.randn(5)
-    torch.testing.assert_close(op.reference(x, [weight], 5, bias), x @ weight[:5].T + bias)
+    x, weight = torch.randn(3, 4), torch.randn(8, 4)
+    torch.testing.assert_close(op.reference(x, [weight], 8), x @ weight.T)
+    for width in (5, 9, -1):
+        with pytest.raises(DomainError, match=rf"out_features is {width}, the pack is \[8, 4\]"):
+            op.reference(x, [weight], width)
+
+
+def test_a_choice_that_is_not_declared_never_means_another():
+    given = make(OPS["rotary_embedding"], torch.float32)
+    with pytest.raises(DomainError, match="pairing='nonsense'"):
+        OPS["rotary_embedding"].reference(**given | {"pairing": "nonsense"})
+    for name in ("kv_cache_write", "paged_attention"):
+        with pytest.raises(DomainError, match="layout='HND'"):
+            OPS[name].reference(**make(OPS[name], torch.float32) | {"layout": "HND"})

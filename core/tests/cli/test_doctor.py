@@ -42,7 +42,7 @@ def test_a_good_machine(cli, acme):
     assert found["ok"]
     assert found["auto"] == {
         "device": "acme:0", "plugin": "acme", "error": "",
-        "reason": "the only accelerator whose probe says yes",
+        "reason": "the only other device than the embedded one whose probe says yes",
     }  # fmt: skip
     assert found["device"]["notes"] == ["kernels built without vectors"]
     assert {"name": "dtype", "value": "torch.float32", "reason": "x", "plugin": "acme"} in found[

@@ -84,6 +84,7 @@ def test_a_signature_that_drifted_is_refused(function, target, problem):
         verify(claim(function, target), "acme", OPS)
     assert problem in caught.value.what
     assert caught.value.what.startswith("acme/k for 'rms_norm")
+    assert f"({__file__}:{function.__code__.co_firstlineno})" in caught.value.what
     assert caught.value.fix
 
 
@@ -124,7 +125,7 @@ NOT_DEFS = {
 def test_only_module_level_defs_are_implementations(kind):
     mark = implements("rms_norm@1", name="k")
     (made,) = claims_of(mark(NOT_DEFS[kind]))
-    with pytest.raises(DeclarationError, match="is not a module-level def"):
+    with pytest.raises(DeclarationError, match=r"\(.*test_claims.py:\d+\).* module-level def"):
         verify(made, "acme", OPS)
 
 
@@ -159,6 +160,22 @@ def test_a_wrong_claim_is_refused_by_name(target, kwargs, problem):
         verify(claim(good, target, **kwargs), "acme", OPS)
     assert problem in caught.value.what
     assert caught.value.what.startswith("acme/")
+    assert f"({__file__}:{good.__code__.co_firstlineno})" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("target", "fix"),
+    [
+        ("rms_morm@1", "did you mean 'rms_norm@1'"),
+        ("rms_morm_@1", "did you mean 'rms_norm_@1'"),
+        ("rms_morm_out@1", "did you mean 'rms_norm_out@1'"),
+        ("zzz@1", "correct the name"),
+    ],
+)
+def test_an_unknown_operator_has_near_misses(target, fix):
+    with pytest.raises(DeclarationError) as caught:
+        verify(claim(good, target), "acme", OPS)
+    assert caught.value.fix.startswith(fix)
 
 
 def fused_into(
@@ -237,6 +254,8 @@ def test_a_digest_covers_terms_and_files():
         ("nothing@1", ("nothing", "", 1)),
         ("rms_norm@", ("rms_norm", "functional", -1)),
         ("rms_norm@²", ("rms_norm", "functional", -1)),
+        ("rms_norm@\u0661", ("rms_norm", "functional", -1)),
+        ("rms_norm@" + "1" * 5000, ("rms_norm", "functional", -1)),
         ("", ("", "", None)),
     ],
 )

@@ -202,3 +202,18 @@ def test_a_plan_that_cannot_be_made_says_why(dev, monkeypatch):
     monkeypatch.setenv("TRIVET_STRICT", "perhaps")
     with pytest.raises(ConfigError, match="TRIVET_STRICT"):
         dev.plan(SITES)
+
+
+def test_a_plan_and_its_steps_cannot_be_written_to():
+    plan = make_device().plan({"gate": ("silu_and_mul", {})})
+    for shared in (plan, plan.at(tokens=3)):
+        with pytest.raises(TypeError, match="shared and never changes: 'gate' cannot be set"):
+            shared.gate = None
+    assert repr(plan.at(tokens=3)) == "<step: gate=reference>"
+    assert str(plan.explain("gate")) == "reference yes"
+
+
+@pytest.mark.parametrize("lock", ["", [], True])
+def test_what_is_no_lock_is_refused(lock):
+    with pytest.raises(ConfigError, match="is no lock"):
+        make_device().plan({"gate": ("silu_and_mul", {})}, lock=lock)

@@ -73,7 +73,7 @@ def test_a_step_promises_its_bucket_not_its_number():
     with pytest.raises(PromiseBroken) as caught:
         step.norm(torch.randn(20, 8), torch.ones(8))
     assert "this step promised between(tokens, 1, 16) to be True" in caught.value.what
-    assert caught.value.what.startswith("rms_norm (acme/small): ")
+    assert caught.value.what.startswith("rms_norm (acme/small, site 'norm'): ")
     with pytest.raises(PromiseBroken, match=r"promised between\(tokens, 1, 16\) to be False"):
         plan.at(tokens=30).norm(**NORM)
     plan.at().norm(torch.randn(20, 8), torch.ones(8))

@@ -21,6 +21,7 @@ from trivet import require
 from trivet.contracts import implements, one_of
 from trivet.contracts.terms import Term
 from trivet.errors import NoImplementation, UnknownName
+from trivet.selection.choose import Row
 
 PROVED = {
     "dtype": "float32",
@@ -103,7 +104,8 @@ def test_explain_refuses_what_is_no_call(arguments, problem):
 
 
 def test_what_another_device_could_run_is_told_per_operator():
-    unmet = (("acme/vec", "sample_token", "arch 'acme-2' is not here"),)
+    row = Row("acme/vec", "no", "arch 'acme-2' is not here", "not for this device", elsewhere=True)
+    unmet = (("sample_token", row),)
     dev = make_device(norm_vec, unmet=unmet)
     assert [str(r) for r in dev.explain("sample_token")] == [
         "reference yes",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import trivet
 from llm import cli, schedule
 from llm.errors import FetchError
 
@@ -55,7 +57,9 @@ def test_several_prompts_keep_their_order_and_texts(path):
         assert result == alone
     shown = call(*many).stdout
     first, second = (result["text"] for result in report["results"])
-    assert shown.startswith(first + "\n--------\n" + second + "\n")
+    cut = "\n[6 tokens, cut]\n\n"
+    assert all(result["finish"] == "length" for result in report["results"])
+    assert shown.startswith(f"> one\n{first}{cut[:-1]}\n> three\n{second}{cut[:-1]}")
 
 
 def test_the_template_is_applied_unless_raw(path):
@@ -163,7 +167,13 @@ def test_an_unknown_device_is_refused_by_name(path):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--dtype", "float31"), ("--batch", "0"), ("--max-tokens", "many"), ("--threads", "0")],
+    [
+        ("--dtype", "float31"),
+        ("--batch", "0"),
+        ("--max-tokens", "many"),
+        ("--threads", "0"),
+        ("--threads", str(cli.MOST_THREADS + 1)),
+    ],
 )
 def test_a_bad_option_is_refused_by_name(path, option, value):
     assert option in refused("--model", path, option, value)
@@ -172,6 +182,42 @@ def test_a_bad_option_is_refused_by_name(path, option, value):
 def test_a_dtype_that_a_device_proposes_is_checked():
     with pytest.raises(cli.RequestError, match="'int8' is not a floating dtype"):
         cli.as_dtype("int8")
+
+
+def test_a_prompt_that_is_no_text_is_refused(path):
+    error = refused("--model", path, "--prompt", "ab\udcff")
+    assert r"'ab\udcff' is not valid text at character 2" in error
+
+
+def test_the_device_is_named_as_trivet_names_it(path):
+    device = trivet.device("cpu")
+    (row,) = (
+        s
+        for s in answers("--model", path, "--device", "cpu", "--max-tokens", 1)["settings"]
+        if s["name"] == "device"
+    )
+    assert row["value"] == f"{device.info.kind}:{device.info.index} {device.info.name}"
+
+
+def test_without_observation_every_provider_of_a_site_is_listed(path):
+    bound = {}
+    for row in answers("--model", path, "--device", "cpu", "--max-tokens", 1)["calls"]:
+        assert row["calls"] is None
+        bound.setdefault(row["site"], set()).add(row["implementation"])
+    # steps of many tokens and of one may take different products; both must be listed
+    ran = answers("--model", path, "--device", "cpu", "--observe", "--prompt", "a" * 20)["calls"]
+    assert {row["site"] for row in ran} == set(bound)
+    for row in ran:
+        assert row["implementation"] in bound[row["site"]]
+
+
+def test_what_the_fetch_says_is_printed_as_it_is(monkeypatch):
+    def fail(say):
+        say("into [/red] [bold]x")
+        raise FetchError("no [/red] network")
+
+    monkeypatch.setattr(cli, "fetch", fail)
+    assert refused() == "into [/red] [bold]x\nerror: no [/red] network\n"
 
 
 def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch):
@@ -210,3 +256,42 @@ def test_the_command_starts_by_folder_and_by_name(start):
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: none.gguf: No such file" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def start(*arguments, stdout=subprocess.PIPE, **environment):
+    return subprocess.run(
+        [sys.executable, EXAMPLES / "llm", *map(str, arguments)],
+        env={**os.environ, **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_output_that_cannot_be_written_is_one_clear_error(path, more):
+    with Path(os.devnull).open("rb") as unwritable:
+        done = start("--model", path, "--max-tokens", 2, *more, stdout=unwritable)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("error: the output cannot be written: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_closed_pipe_ends_quietly(path, more):
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = start("--model", path, "--max-tokens", 2, *more, stdout=write)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_terminal_that_cannot_show_a_character_gets_another(path):
+    done = start(
+        *("--model", path, "--raw", "--prompt", "café", "--max-tokens", 2),
+        PYTHONIOENCODING="ascii",
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"> caf?")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivet.catalogue._choices import declared
 from trivet.catalogue._numerics import matmul, up
 from trivet.catalogue.kv_cache import LAYOUTS
 from trivet.contracts import Cases, operator
@@ -136,7 +137,7 @@ def paged_attention(  # the batch is ragged and paged
     schedule: list[Tensor],  # noqa: ARG001
     window: int = 0,
     soft_cap: float = 0.0,
-    layout: str = "NHD",  # noqa: ARG001  # one layout is declared so far
+    layout: str = "NHD",
 ) -> Tensor:
     """Computes causal attention of ragged queries over a paged cache, prefill and decode mixed.
 
@@ -148,6 +149,7 @@ def paged_attention(  # the batch is ragged and paged
     >= the true one gives the same result. Rows that no sequence covers, and rows that see no
     key, are zeros.
     """
+    declared("layout", layout, LAYOUTS)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     (size, kv_heads, head_dim), group = k_cache.shape[1:], q.shape[-2] // k_cache.shape[2]
     queries, results = (t.reshape(-1, *q.shape[-2:]) for t in (q, out))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivet.catalogue._choices import declared
 from trivet.contracts import Budget, Cases, operator
 
 LAYOUTS = ("NHD",)
@@ -77,7 +78,7 @@ def kv_cache_write(  # the cache is six tensors and a choice
     k_cache: Tensor,
     v_cache: Tensor,
     slots: Tensor,
-    layout: str = "NHD",  # noqa: ARG001  # one layout is declared so far
+    layout: str = "NHD",
 ) -> None:
     """Writes each token's key and value into its slot of a paged cache.
 
@@ -86,6 +87,7 @@ def kv_cache_write(  # the cache is six tensors and a choice
     one call are distinct. ``k_cache`` and ``v_cache`` are separate base tensors, never views of
     one base, and may have another dtype than ``k`` and ``v``.
     """
+    declared("layout", layout, LAYOUTS)
     width = k.shape[-2:]
     flat, capacity = slots.reshape(-1), k_cache.shape[0] * k_cache.shape[1]
     if not flat.shape[0] or not capacity:

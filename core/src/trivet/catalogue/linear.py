@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trivet.catalogue._numerics import linear_map
 from trivet.contracts import Cases, operator
+from trivet.errors import DomainError
 
 _SIZES = (
     {"tokens": 1, "in_features": 64, "out_features": 96},
@@ -29,7 +30,7 @@ def _linear_oracle(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 def _packed_oracle(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
 ) -> Tensor:
-    return _linear_oracle(x, packed[0][:out_features], bias)
+    return _linear_oracle(x, packed[0].view(out_features, -1), bias)
 
 
 def _packed_inputs(
@@ -40,7 +41,16 @@ def _packed_inputs(
 
 
 def _keep(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> list[Tensor]:
-    del facts, bias
+    """The weight itself, if it is one for these facts."""
+    del bias
+    fix = "prepare the weight at the site that it belongs to, in the site's dtype"
+    for name, size in zip(("out_features", "in_features"), weight.shape, strict=False):
+        if isinstance(known := facts.get(name), int) and known != size:
+            msg = f"{name} is {known}, the weight is {list(weight.shape)}"
+            raise DomainError(msg, fix=fix)
+    if facts.get("x.dtype", weight.dtype) != weight.dtype:
+        msg = f"the activations are {facts['x.dtype']}, the weight is {weight.dtype}"
+        raise DomainError(msg, fix=fix)
     return [weight]
 
 
@@ -79,4 +89,7 @@ def linear_packed(
     ``packed`` is what ``plan.prepare(site, weight, bias)`` made for the chosen provider; the
     reference's is ``[weight]``. The width is an argument because no tensor says it.
     """
-    return linear_map(x, packed[0][:out_features], bias)
+    if packed[0].shape[0] != out_features:
+        msg = f"linear_packed: out_features is {out_features}, the pack is {list(packed[0].shape)}"
+        raise DomainError(msg, fix="pass the width of the weight that was prepared")
+    return linear_map(x, packed[0], bias)

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivet.catalogue._choices import declared
 from trivet.catalogue._numerics import exactly, up
 from trivet.contracts import Cases, operator
+
+PAIRINGS = ("neox", "interleaved")
+"""Which features of a head turn together."""
 
 
 def _rotate(t: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
@@ -64,7 +68,7 @@ def _inputs(
     dtypes={"cos": "float32", "sin": "float32"},
     returns=[("*tokens heads head_dim", "q"), ("*tokens kv_heads head_dim", "k")],
     inplace={"q": 0, "k": 1},
-    choices={"pairing": ("neox", "interleaved")},
+    choices={"pairing": PAIRINGS},
     cases=Cases(
         sizes=(
             {"tokens": 7, "heads": 9, "kv_heads": 3, "head_dim": 64, "rotary_half": 32},
@@ -88,5 +92,6 @@ def rotary_embedding(
     of a head passes through unchanged. Pairs are (i, i + rotary_half) for ``neox`` and
     (2i, 2i + 1) for ``interleaved``.
     """
+    declared("pairing", pairing, PAIRINGS)
     with exactly(q):  # autocast refuses to join some dtypes
         return [_rotate(t, cos, sin, pairing) for t in (q, k) if t is not None]

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import torch
 
+from trivet.errors import DeclarationError
+
 
 class Execution(StrEnum):
     """How something was executed: the same five words in every report."""
@@ -37,6 +39,9 @@ class DeviceInfo:
         memory_bytes: bytes of device memory, or None.
         execution: how code runs there.
         notes: sentences for ``trivet doctor`` (why a feature is missing).
+
+    Raises:
+        DeclarationError: kind, index or torch_type cannot be those of a device.
     """
 
     kind: str
@@ -54,6 +59,25 @@ class DeviceInfo:
     execution: Execution = Execution.HARDWARE
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuses what ``torch.device`` would refuse later, or would silently change."""
+        who = f"DeviceInfo({self.kind!r})"
+        if not _is_name(self.kind):
+            raise DeclarationError(f"{who}: the kind is no name", fix="the name of the plugin")
+        if not _is_count(self.index):
+            raise DeclarationError(f"{who}: index {self.index!r} is none", fix="0, 1, 2, ...")
+        if not _is_name(self.torch_type):
+            msg = f"{who}: torch_type {self.torch_type!r} is no type of torch.device"
+            raise DeclarationError(msg, fix='the type alone, such as "cpu"; index= is apart')
+        try:
+            index = torch.device(self.torch_type, self.index).index
+        except RuntimeError as error:
+            msg = f"{who}: torch_type {self.torch_type!r} is no type of torch.device"
+            raise DeclarationError(msg, fix=str(error).partition("\n")[0]) from None
+        if index != self.index and self.torch_type != "cpu":  # torch keeps 8 bits of it
+            msg = f"{who}: torch.device makes {index} of index {self.index}"
+            raise DeclarationError(msg, fix="0, 1, 2, ...")
+
     @property
     def torch(self) -> torch.device:
         """The ``torch.device`` of its tensors; the CPU has no index."""
@@ -65,3 +89,11 @@ class DeviceInfo:
         """A mapping of plain values with sorted lists in place of sets."""
         plain = asdict(self)
         return {k: sorted(v) if isinstance(v, frozenset) else v for k, v in plain.items()}
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isidentifier()
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

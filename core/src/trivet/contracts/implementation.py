@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import re
 import types
@@ -18,6 +17,7 @@ from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.signature import drift
 from trivet.contracts.terms import Term
 from trivet.errors import DeclarationError, SignatureDrift
+from trivet.settings import near_misses
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,6 +25,7 @@ PROPERTIES = ("graph_safe", "deterministic", "batch_invariant", "stream_ordered"
 """Claims that the kit tests; each is a keyword of ``implements``."""
 
 _ATTRIBUTES = ("dtype", "rank", "contiguous", "rows", "offset_aligned")
+_VERSION = re.compile(r"[0-9]{1,9}")
 _PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -174,7 +175,7 @@ def _is_text(value: object) -> bool:
 def claims_of(function: object) -> tuple[Claim, ...]:
     """The claims recorded on a function, in order of decoration from the bottom up."""
     found = getattr(function, "__trivet__", ())
-    return found if isinstance(found, tuple) else ()
+    return tuple(c for c in found if isinstance(c, Claim)) if isinstance(found, tuple) else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +248,7 @@ def reference(operator: Operator) -> Implementation:
 def split_target(target: str, known: Mapping[str, Operator]) -> tuple[str, str, int | None]:
     """Splits ``"rms_norm_out@1"`` into operator name, form and version (None when not given)."""
     full, at, version = target.partition("@")
-    number = int(version) if version.isdecimal() else (-1 if at else None)
+    number = int(version) if _VERSION.fullmatch(version) else (-1 if at else None)
     if full in known:
         return full, "inplace" if known[full].inplace_only else "functional", number
     for suffix, form in (("_out", "out"), ("_", "inplace")):
@@ -258,19 +259,19 @@ def split_target(target: str, known: Mapping[str, Operator]) -> tuple[str, str, 
 
 
 def verify(claim: Claim, plugin: str, known: Mapping[str, Operator]) -> Implementation:
-    """Checks a claim against the operators.
+    """Checks a claim against the operators; each refusal says where its function is.
 
     Raises:
         DeclarationError: unknown operator, form or domain name; not a module-level function;
             a source file that does not exist.
         SignatureDrift: parameter names, order, defaults or the version differ.
     """
-    who = f"{plugin}/{claim.name} for {claim.target!r}"
+    who = f"{plugin}/{claim.name} for {claim.target!r}{where_defined(claim.function)}"
     base, form, version = split_target(claim.target, known)
     op = known.get(base)
     if op is None:
         msg = f"{who}: no operator {base!r} in this trivet"
-        raise DeclarationError(msg, fix="install a trivet that has it, or correct the name")
+        raise DeclarationError(msg, fix=f"{_meant(base, known)}install a trivet that has it")
     if version != op.version:
         given = claim.target.partition("@")[2] or "missing"
         msg = f"{who}: version {given}, operator has @{op.version}"
@@ -286,7 +287,7 @@ def verify(claim: Claim, plugin: str, known: Mapping[str, Operator]) -> Implemen
         msg = f"{who}: {function!r} is not a module-level def"
         raise DeclarationError(msg, fix="move it to module level; no lambda, partial or method")
     if problem := drift(function, op.signature, out=form == "out"):
-        msg = f"{who} ({_place(function)}): {problem}"
+        msg = f"{who}: {problem}"
         raise SignatureDrift(
             msg, fix=f"def {function.__name__}({op.signature.text(out=form == 'out')})"
         )
@@ -356,8 +357,21 @@ def _files(claim: Claim) -> list[Path]:
     return own + [code.parent / s for s in claim.sources]
 
 
-def _place(function: Callable[..., Any]) -> str:
-    return f"{inspect.getfile(function)}:{function.__code__.co_firstlineno}"
+def where_defined(function: object) -> str:
+    """File and line of a function in parentheses, also of one inside another object; or nothing."""
+    inner = getattr(function, "func", getattr(function, "__func__", function))
+    code = getattr(inner, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return ""
+    return f" ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _meant(base: str, known: Mapping[str, Operator]) -> str:
+    """Targets that look like one of an unknown operator, as the beginning of a sentence."""
+    suffix = next((s for s in ("_out", "_") if base.endswith(s)), "")
+    near = [f"'{n}{suffix}@{known[n].version}'" for n in near_misses(base[: -len(suffix) or None],
+            known)]  # fmt: skip
+    return f"did you mean {' or '.join(near)}? or " if near else "correct the name, or "
 
 
 __all__ = [
@@ -376,4 +390,5 @@ __all__ = [
     "reference",
     "split_target",
     "verify",
+    "where_defined",
 ]

@@ -3,43 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+import torch
 
 from trivet.contracts.device_info import DeviceInfo
+from trivet.plugins.describe import said, shown
+
+_SENTENCE: Final = 200
+"""Characters of torch's own words; some of its messages list every kernel."""
+
+
+def plain(answer: object) -> object:
+    """A list, mapping or text as the built-in type, so that nothing foreign runs afterwards."""
+    if isinstance(answer, list | tuple):
+        return list(answer)
+    if isinstance(answer, str):
+        return str.__str__(answer)
+    if isinstance(answer, Mapping):
+        return {k: tuple(row) if isinstance(row, tuple) else row for k, row in answer.items()}
+    return answer
 
 
 def probe_problem(answer: object) -> str:
     """Checks what ``trivet_probe`` returned: True, or a reason; a bare False is tolerated."""
     if isinstance(answer, bool | str):
         return ""
-    return f"trivet_probe returns {answer!r}, neither True nor a reason"
+    return f"trivet_probe returns {shown(answer)}, neither True nor a reason"
 
 
 def devices_problem(name: str, extends: str, answer: object) -> str:
     """Checks what ``trivet_devices`` returned: devices of the plugin's own kind."""
     if extends:
         return f"trivet_devices exists, but the plugin says that it only extends {extends!r}"
-    if not isinstance(answer, list | tuple):
-        return f"trivet_devices returns {answer!r}, not a list of DeviceInfo"
+    if not isinstance(answer, list):
+        return f"trivet_devices returns {shown(answer)}, not a list of DeviceInfo"
     for info in answer:
         if not isinstance(info, DeviceInfo):
-            return f"trivet_devices returns a list with {info!r} in it, not a DeviceInfo"
+            return f"trivet_devices returns a list with {shown(info)} in it, not a DeviceInfo"
         if info.kind != name:
             return f"trivet_devices returns kind {info.kind!r}, the plugin's name is {name!r}"
+    if not answer:
+        return "trivet_devices returns no device; trivet_probe is where to say why there is none"
     indices = [info.index for info in answer]
     if len(set(indices)) != len(indices):
         return f"trivet_devices returns indices {indices}, one of them twice"
-    return ""
+    return next(filter(None, map(_absence, answer)), "")
+
+
+def _absence(info: DeviceInfo) -> str:
+    """Why torch has no such device; empty when it has, as far as that is cheap to tell."""
+    if info.torch_type == "cpu":
+        return ""
+    where = info.torch
+    why = ""
+    try:
+        module = torch.get_device_module(where)
+    except RuntimeError:  # torch has no module for that type
+        module = None
+    try:
+        if not hasattr(module, "is_available") or not hasattr(module, "device_count"):
+            torch.empty(0, device=where)
+        elif not module.is_available():
+            why = f"torch.{info.torch_type} is not available"
+        elif module.device_count() <= info.index:
+            why = f"torch counts {module.device_count()}"
+    except Exception as error:  # noqa: BLE001 - whatever a backend raises is the reason
+        why = said(error).partition("\n")[0][:_SENTENCE]
+    if not why:
+        return ""
+    return (
+        f"trivet_devices returns a device on {str(where)!r}, which this torch does not have: {why}"
+    )
 
 
 def operators_problem(name: str, answer: object) -> str:
     """Checks what ``trivet_operators`` returned: operators under the plugin's own name."""
-    if not isinstance(answer, list | tuple):
-        return f"trivet_operators returns {answer!r}, not a list of operators"
+    if not isinstance(answer, list):
+        return f"trivet_operators returns {shown(answer)}, not a list of operators"
     from trivet.contracts.declaration import Operator  # here: most plugins bring none
 
     for op in answer:
         if not isinstance(op, Operator):
-            return f"trivet_operators returns a list with {op!r} in it, not an operator"
+            return f"trivet_operators returns a list with {shown(op)} in it, not an operator"
         if not op.name.startswith(f"{name}."):
             return f"trivet_operators returns {op.name!r}, its name must start with {name + '.'!r}"
     return ""
@@ -47,17 +93,17 @@ def operators_problem(name: str, answer: object) -> str:
 
 def implementations_problem(answer: object) -> str:
     """Checks what ``trivet_implementations`` returned: a list; each member is judged later."""
-    if isinstance(answer, list | tuple):
+    if isinstance(answer, list):
         return ""
-    return f"trivet_implementations returns {answer!r}, not a list of functions"
+    return f"trivet_implementations returns {shown(answer)}, not a list of functions"
 
 
 def defaults_problem(answer: object) -> str:
     """Checks what ``trivet_defaults`` returned: name -> (value, reason)."""
     if not isinstance(answer, Mapping):
-        return f"trivet_defaults returns {answer!r}, not a mapping"
+        return f"trivet_defaults returns {shown(answer)}, not a mapping"
     for name, row in answer.items():
         right = isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], str)
         if not isinstance(name, str) or not right:
-            return f"trivet_defaults returns {name!r}: {row!r}, not (value, reason)"
+            return f"trivet_defaults returns {shown(name)}: {shown(row)}, not (value, reason)"
     return ""

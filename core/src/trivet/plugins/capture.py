@@ -39,7 +39,8 @@ def stdout(captured: Captured) -> Iterator[None]:
                 os.close(saved)
             file.seek(0)
             native = file.read(LIMIT).decode(errors="replace")
-            captured.text = (buffer.getvalue() + native)[:LIMIT].strip()
+            written = "" if buffer.closed else buffer.getvalue()
+            captured.text = (written + native)[:LIMIT].strip()
 
 
 def _divert(target: int) -> int | None:

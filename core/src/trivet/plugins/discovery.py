@@ -9,23 +9,31 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.version import CONTRACT
-from trivet.errors import OrderError, PluginBroken, PluginError, PluginIncompatible, PluginNotFound
+from trivet.errors import (
+    OrderError,
+    PluginBroken,
+    PluginError,
+    PluginIncompatible,
+    PluginNotFound,
+    TrivetError,
+)
 from trivet.plugins import capture
-from trivet.plugins.answers import devices_problem, probe_problem
+from trivet.plugins.answers import devices_problem, plain, probe_problem
+from trivet.plugins.describe import callers, clean, place, said, shown
 from trivet.plugins.hooks import NAMES, Hooks, problems
 from trivet.plugins.metadata import Candidate, candidates, normalised, with_rivals
 from trivet.plugins.report import Line, Report, Status
 from trivet.settings import Settings, near_misses, read
+
+T = TypeVar("T")
 
 LOG: Final = logging.getLogger("trivet.plugins")
 
@@ -56,11 +64,12 @@ class Discovery:
         self._first_start: tuple[str, ...] = ()
         self._entries: dict[str, _Entry] = {}
         self._others: list[Line] = []
-        filtered: list[Candidate] = []
+        apart: list[Candidate] = []
         kept: list[Candidate] = []
         for candidate in candidates():
-            (filtered if self._filter(candidate) else kept).append(candidate)
-        for candidate in (*with_rivals(kept), *filtered):
+            unfit = candidate.damage or self._filter(candidate)
+            (apart if unfit else kept).append(candidate)
+        for candidate in (*with_rivals(kept), *apart):
             line = self._judge(candidate)
             if candidate.name in self._entries:
                 self._others.append(line)
@@ -84,9 +93,10 @@ class Discovery:
         if flaw := candidate.flaw():
             fix = f"uninstall one of them, or deny one by TRIVET_DENY={candidate.dist}"
             fix = fix if candidate.rivals else f"tell who makes {candidate.dist}"
+            fix = f"install it again; {fix}" if candidate.damage else fix
             return replace(line, status=Status.BROKEN, reason=flaw, fix=fix)
         if misfit := candidate.misfit(CONTRACT):
-            fix = f"install {candidate.dist} for contract {CONTRACT}, or the trivet it wants"
+            fix = candidate.misfit_fix(CONTRACT)
             return replace(line, status=Status.INCOMPATIBLE, reason=misfit, fix=fix)
         return line
 
@@ -199,10 +209,16 @@ class Discovery:
             if hooks is None or hook not in hooks:
                 return None
             entry = self._entry(name)
-            answer = self._guard(
-                entry, f"{hook} raises", Status.RAISED, lambda: hooks.call(hook, **arguments)
-            )
-            if self._usable(name) and check and (wrong := check(answer)):
+
+            def call() -> tuple[Any, str]:
+                answer = hooks.call(hook, **arguments)
+                if check is None:
+                    return answer, ""
+                answer = plain(answer)  # the checks, too, touch foreign objects
+                return answer, check(answer)
+
+            answer, wrong = self._guard(entry, f"{hook} raises", Status.RAISED, call) or (None, "")
+            if self._usable(name) and wrong:
                 fix = f"tell who makes {entry.candidate.dist}"
                 self.refuse(name, Status.BROKEN, wrong, fix)
             return answer if self._usable(name) else None
@@ -211,7 +227,7 @@ class Discovery:
         """Records that a plugin answered something that cannot be used."""
         with self._lock:
             entry = self._entry(name)
-            entry.line = replace(entry.line, status=status, reason=reason, fix=fix)
+            entry.line = replace(entry.line, status=status, reason=clean(reason), fix=fix)
             LOG.log(logging.WARNING if entry.line.faulty else logging.INFO, "%s", entry.line)
 
     def remark(self, name: str, reason: str, details: tuple[str, ...]) -> None:
@@ -223,7 +239,7 @@ class Discovery:
     def started(self) -> None:
         """Remembers where the first device was started."""
         with self._lock:
-            self._first_start = self._first_start or _stack()
+            self._first_start = self._first_start or callers()
 
     # --- inside ---
 
@@ -239,7 +255,7 @@ class Discovery:
                 fix=f"{hint}installed: {installed}",
             ) from None
 
-    def _guard(self, entry: _Entry, what: str, status: Status, call: Callable[[], Any]) -> Any:
+    def _guard(self, entry: _Entry, what: str, status: Status, call: Callable[[], T]) -> T | None:
         """Calls foreign code; keeps its output and what it raises in its line."""
         if entry.busy:
             raise OrderError(
@@ -251,11 +267,12 @@ class Discovery:
         try:
             with capture.stdout(printed):
                 return call()
+        except KeyboardInterrupt:
+            raise
         except SystemExit as error:
-            self._caught(entry, status, f"{what}: it calls sys.exit({error.code!r})", error)
-        except Exception as error:  # noqa: BLE001 - foreign code, reported by name in its line
-            text = f"{what}: {type(error).__name__}: {error}{_place(error)}"
-            self._caught(entry, status, text, error)
+            self._caught(entry, status, f"{what}: it calls sys.exit({shown(error.code)})", error)
+        except BaseException as error:  # noqa: BLE001 - foreign code, reported in its line
+            self._caught(entry, status, f"{what}: {said(error)}{place(error)}", error)
         finally:
             entry.busy = False
             if printed.text:
@@ -270,6 +287,8 @@ class Discovery:
         fix = f"tell who makes {candidate.dist}"
         if status is Status.IMPORT_FAILED:
             fix = f"`python -c 'import {module}'` shows more; {fix}"
+        if isinstance(error, TrivetError) and error.fix:
+            fix = f"{error.fix}; {fix}"
         self.refuse(candidate.name, status, reason, fix)
 
     def _import(self, entry: _Entry) -> Hooks | None:
@@ -283,10 +302,17 @@ class Discovery:
             kind = type(module).__name__
             self.refuse(name, Status.BROKEN, f"its entry point names a {kind}, not a module")
             return None
-        if wrong := "; ".join(problems(module)):
+
+        def register() -> tuple[str, Hooks | None]:
+            wrong = "; ".join(problems(module))
+            return wrong, None if wrong else Hooks(name, module)
+
+        what = "its hooks cannot be read"
+        wrong, hooks = self._guard(entry, what, Status.BROKEN, register) or ("", None)
+        if wrong:
             self.refuse(name, Status.BROKEN, wrong, f"hooks are {', '.join(NAMES)}")
+        if hooks is None:
             return None
-        hooks = Hooks(name, module)
         if hooks.names:
             entry.line = replace(entry.line, reason=f"has {', '.join(hooks.names)}")
         else:
@@ -317,25 +343,19 @@ class Discovery:
                     hint = f", did you mean {' or '.join(near)}?" if near else ""
                     source = self.settings.source(which)
                     notes.append(f"{source} names {name!r}, which is not installed{hint}")
-        for name, entry in self._entries.items():
-            kind = entry.candidate.extends
-            if kind and kind not in self._entries:
-                notes.append(f"{name} adds to {kind!r}, which no installed distribution brings")
+        notes += _lonely([e.candidate for e in self._entries.values()])
         return notes
 
 
-def _place(error: BaseException) -> str:
-    """The last line of code that an exception passed, as file and number."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-
-
-def _stack() -> tuple[str, ...]:
-    """The callers outside this package, innermost last; no source is read for it."""
-    own = str(Path(__file__).parent)
-    summary = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
-    frames = [f for f in reversed(summary) if not f.filename.startswith(own)]
-    return tuple(f"{f.filename}:{f.lineno} in {f.name}" for f in frames)
+def _lonely(found: Sequence[Candidate]) -> Iterator[str]:
+    """Plugins that add to a device which none of the others brings."""
+    kinds = [c.name for c in found if not c.extends]
+    for candidate in found:
+        kind = candidate.extends
+        if kind and kind not in kinds:
+            near = near_misses(kind, kinds)
+            hint = f", did you mean {' or '.join(near)}?" if near else ""
+            yield f"{candidate.name} adds to {kind!r}, which no installed distribution brings{hint}"
 
 
 # --- the one of this process -----------------------------------------------------------------
@@ -353,7 +373,7 @@ def discover(settings: Settings | None = None) -> Discovery:
     global _discovery
     with _lock:
         if _discovery is None:
-            _discovery = Discovery(settings or read(), _stack())
+            _discovery = Discovery(settings or read(), callers())
         return _discovery
 
 

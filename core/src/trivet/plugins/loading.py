@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Final
 
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
-from trivet.contracts.implementation import Implementation, claims_of, verify
+from trivet.contracts.implementation import (
+    Claim,
+    Implementation,
+    claims_of,
+    split_target,
+    verify,
+    where_defined,
+)
 from trivet.errors import DeclarationError, TrivetError
 from trivet.plugins.answers import defaults_problem, implementations_problem, operators_problem
+from trivet.plugins.describe import said, shown
 from trivet.plugins.discovery import Discovery
 from trivet.plugins.report import Status
 from trivet.plugins.resolve import Resolved
 
+LOG: Final = logging.getLogger("trivet.plugins")
+
 
 @dataclass(frozen=True)
 class Refusal:
-    """One claim that was refused: whose it is, what it claims, and why not."""
+    """One claim that was refused: whose it is, what it claims, and why not.
+
+    Args:
+        plugin: name of the plugin.
+        dist: its distribution.
+        target: the target as its author wrote it; of a function without a mark, its ``repr``.
+        error: why not.
+        provider: ``plugin/name``; the plugin alone when the claim gives no name.
+        operator: name of the operator that the target means; empty when there is none.
+    """
 
     plugin: str
     dist: str
     target: str
     error: TrivetError
+    provider: str
+    operator: str
 
     def __str__(self) -> str:
         return f"refused {self.target}: {self.error.what}"
@@ -131,28 +154,53 @@ class _Brought:
 
     def judge(self, function: object, known: Mapping[str, Operator], info: DeviceInfo) -> None:
         """Verifies every claim on one member of what ``trivet_implementations`` returned."""
-        claims = claims_of(function)
+        text = shown(function)
+        claims: tuple[Claim, ...] = ()
+        try:
+            claims = claims_of(function)
+            place = where_defined(function)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - a foreign object that is no function
+            place = ""
         if not claims:
-            self._refuse(repr(function), DeclarationError(
-                f"{self.plugin}: {function!r} is not marked", fix="decorate it with @implements"
-            ))  # fmt: skip
+            error = DeclarationError(
+                f"{self.plugin}: {text}{place} is not marked", fix="decorate it with @implements"
+            )
+            self._refuse(Refusal(self.plugin, self.dist, text, error, self.plugin, ""))
         for claim in claims:
-            try:
-                implementation = verify(claim, self.plugin, known)
-                self._admit(implementation, info)
-            except TrivetError as error:
-                self._refuse(str(claim.target), error)
-            except Exception as error:  # noqa: BLE001 - a claim holds whatever its author wrote
-                self._refuse(str(claim.target), DeclarationError(
-                    f"{self.plugin}/{claim.name} for {claim.target!r} cannot be read: "
-                    f"{type(error).__name__}: {error}", fix="see what implements() takes"
-                ))  # fmt: skip
+            if (wrong := self._verdict(claim, known, info)) is not None:
+                provider = f"{self.plugin}/{claim.name}"
+                base = split_target(claim.target, known)[0]
+                operator = base if base in known else ""
+                self._refuse(
+                    Refusal(self.plugin, self.dist, claim.target, wrong, provider, operator)
+                )
+
+    def _verdict(
+        self, claim: Claim, known: Mapping[str, Operator], info: DeviceInfo
+    ) -> TrivetError | None:
+        """Why a claim is refused; None when it was taken."""
+        try:
+            self._admit(verify(claim, self.plugin, known), info)
+        except KeyboardInterrupt:
+            raise
+        except TrivetError as error:
+            return error
+        except BaseException as error:  # noqa: BLE001 - a claim holds what its author wrote
+            who = f"{self.plugin}/{claim.name} for {claim.target!r}"
+            return DeclarationError(
+                f"{who}{where_defined(claim.function)}: cannot be read: {said(error)}",
+                fix="see what implements() takes",
+            )
+        return None
 
     def _admit(self, implementation: Implementation, info: DeviceInfo) -> None:
         key = implementation.provider, implementation.operator.name, implementation.form
         if key in self._seen:
             raise DeclarationError(
-                f"{key[0]} for {implementation.claim.target!r} is claimed twice",
+                f"{key[0]} for {implementation.claim.target!r}"
+                f"{where_defined(implementation.function)}: is claimed twice",
                 fix="give one of them another name",
             )
         self._seen.add(key)
@@ -162,8 +210,10 @@ class _Brought:
         else:
             self.implementations.append(implementation)
 
-    def _refuse(self, target: str, error: TrivetError) -> None:
-        self.refusals.append(Refusal(self.plugin, self.dist, target, error))
+    def _refuse(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+        fix = f"; fix: {refusal.error.fix}" if refusal.error.fix else ""
+        LOG.warning("%s (%s): %s%s", refusal.plugin, refusal.dist, refusal, fix)
 
 
 def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anything: bool) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distributions
+from importlib.metadata import EntryPoint, distributions
 from importlib.metadata import distribution as first_distribution
 from typing import Final
 
 from trivet.contracts.hooks import CONTRACT_POINTS, ENTRY_POINTS, EXTENDS_POINTS
+from trivet.plugins.describe import shown
+from trivet.plugins.dist_files import Head, parse_points, read_head, read_points
 
 RESERVED: Final = ("auto", "reference")
 """Names that mean something to ``trivet.device`` and that no plugin may take."""
@@ -22,8 +24,10 @@ PROJECT: Final = "The trivet authors"
 """Author in the metadata of this project's own distributions; another's device goes first."""
 
 _MARK: Final = "trivet."
+_GROUPS: Final = (ENTRY_POINTS, CONTRACT_POINTS, EXTENDS_POINTS)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_RANGE: Final = re.compile(r"v(\d+):v(\d+)")
+_RANGE: Final = re.compile(r"v([0-9]{1,9}):v([0-9]{1,9})")
+_LONG: Final = 60
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Candidate:
         rivals: other distributions that bring a plugin of the same name.
         strays: names of contract entries of this distribution that fit none of its plugins.
         own: whether this project itself publishes the distribution.
+        damage: why its metadata cannot be trusted; empty when it can.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Candidate:
     rivals: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
     own: bool = False
+    damage: str = ""
 
     @property
     def home(self) -> str:
@@ -64,6 +70,8 @@ class Candidate:
 
     def flaw(self) -> str:
         """Why this metadata cannot be used at all; empty when it can."""
+        if self.damage:
+            return self.damage
         if self.rivals:
             return f"the name {self.name!r} is claimed by {self.home} and {', '.join(self.rivals)}"
         if not _NAME.fullmatch(self.name):
@@ -79,11 +87,22 @@ class Candidate:
             return f"it states no contract range{stray}; this trivet has contract {contract}"
         match = _RANGE.fullmatch(self.contract)
         if not match:
-            return f"its contract range {self.contract!r} is not of the form vN:vM"
+            short = self.contract if len(self.contract) <= _LONG else f"{self.contract[:_LONG]}..."
+            return f"its contract range {shown(short)} is not of the form vN:vM"
         lowest, highest = int(match[1]), int(match[2])
         if lowest <= contract <= highest:
             return ""
         return f"built for contract {lowest} to {highest}, this trivet has contract {contract}"
+
+    def misfit_fix(self, contract: int) -> str:
+        """What to do about a misfit."""
+        if _RANGE.fullmatch(self.contract):
+            return f"install {self.dist} for contract {contract}, or the trivet it wants"
+        return (
+            f"put this into the pyproject.toml of {self.dist} and install it again:\n"
+            f'    [project.entry-points."{CONTRACT_POINTS}"]\n'
+            f'    {self.name} = "v{contract}:v{contract}"'
+        )
 
 
 def normalised(name: str) -> str:
@@ -93,8 +112,7 @@ def normalised(name: str) -> str:
 
 def candidates() -> tuple[Candidate, ...]:
     """Every plugin of every installed distribution, in order of name, then distribution."""
-    found = [candidate for dist in _ours() for candidate in _of(dist)]
-    return tuple(sorted(found, key=lambda c: (c.name, c.dist)))
+    return tuple(sorted(_installed(), key=lambda c: (c.name, c.dist)))
 
 
 def with_rivals(found: Iterable[Candidate]) -> tuple[Candidate, ...]:
@@ -113,43 +131,49 @@ def with_rivals(found: Iterable[Candidate]) -> tuple[Candidate, ...]:
     return tuple(marked)
 
 
-def _ours() -> Iterator[Distribution]:
-    """The distributions that name a group of ours, without those hidden by an earlier folder."""
+def _installed() -> Iterator[Candidate]:
+    """The plugins of all distributions that no distribution in an earlier folder hides."""
     seen: set[str] = set()
     for dist in distributions():
-        text = dist.read_text("entry_points.txt")
-        if not text or _MARK not in text:
+        text, damage = read_points(dist)
+        if _MARK not in text:
             continue
-        name = normalised(dist.metadata["Name"] or "")
-        if not name or name in seen:
+        head = read_head(dist)
+        name = normalised(head.name)
+        if name in seen:
             continue
         seen.add(name)
-        try:
-            first = first_distribution(name)
-        except PackageNotFoundError:  # a finder that lists what it does not find by name
-            first = dist
-        if first.read_text("entry_points.txt") == text:
-            yield dist
+        if _first_text(name, text) == text:
+            yield from _of(head, text, damage)
 
 
-def _of(dist: Distribution) -> list[Candidate]:
-    points: dict[str, list[EntryPoint]] = {}
-    for point in dist.entry_points:
-        points.setdefault(point.group, []).append(point)
-    contracts = {p.name: p.value for p in points.get(CONTRACT_POINTS, ())}
-    extends = {p.name: p.value for p in points.get(EXTENDS_POINTS, ())}
-    plugins = points.get(ENTRY_POINTS, ())
-    strays = tuple(sorted(set(contracts) - {p.name for p in plugins}))
-    return [
-        Candidate(
-            name=point.name,
-            module=point.value,
-            dist=dist.metadata["Name"],
-            version=dist.version,
-            contract=contracts.get(point.name, "").replace(" ", ""),
-            extends=extends.get(point.name, ""),
-            strays=strays,
-            own=dist.metadata["Author"] == PROJECT,
+def _first_text(name: str, otherwise: str) -> str:
+    """The entry points of the distribution that comes first under a name."""
+    try:
+        first = first_distribution(name)
+    except Exception:  # noqa: BLE001 - not found by name, or others of that name are damaged
+        return otherwise
+    return read_points(first)[0]
+
+
+def _of(head: Head, text: str, damage: str) -> Iterator[Candidate]:
+    """The plugins of one distribution; one line for it when it is too damaged to name any."""
+    points, wrong = parse_points(text, _GROUPS)
+    damage = damage or wrong or head.damage
+    contracts = dict(points.get(CONTRACT_POINTS, ()))
+    extends = dict(points.get(EXTENDS_POINTS, ()))
+    plugins = points.get(ENTRY_POINTS, [])
+    if points and damage and not plugins:
+        plugins = [(head.name, "")]
+    for name, module in plugins:
+        yield Candidate(
+            name=name,
+            module=module,
+            dist=head.name,
+            version=head.version,
+            contract=contracts.get(name, "").replace(" ", ""),
+            extends=extends.get(name, ""),
+            strays=tuple(sorted(set(contracts) - {n for n, _ in plugins})),
+            own=head.author == PROJECT,
+            damage=damage,
         )
-        for point in plugins
-    ]

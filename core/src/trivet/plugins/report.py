@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from trivet.plugins.describe import said
+
 
 class Status(StrEnum):
     """The answers that discovery can give about a plugin."""
@@ -92,7 +94,7 @@ class Line:
             "loaded": self.loaded,
             "details": list(self.details),
             "printed": self.printed,
-            "error": f"{type(self.error).__name__}: {self.error}" if self.error else "",
+            "error": said(self.error) if self.error is not None else "",
         }
 
 

@@ -7,6 +7,7 @@ cannot make. Only plugins that the question concerns are imported.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,7 @@ AUTO, REFERENCE = RESERVED
 EMBEDDED: Final = "cpu"
 """The device kind that ``auto`` takes when no accelerator says yes."""
 
+_INDEX: Final = re.compile(r"[0-9]{1,9}")
 
 LOG: Final = logging.getLogger("trivet.plugins")
 
@@ -80,9 +82,11 @@ def reference(reason: str) -> Resolved:
 
 def _named(spec: str, discovery: Discovery, reason: str) -> Resolved:
     name, colon, number = spec.partition(":")
-    if colon and not number.isdecimal():
+    if colon and not _INDEX.fullmatch(number):
         raise PluginNotFound(f"device {spec!r}: {number!r} is no index", fix=f"{name}:0")
     if name == REFERENCE:
+        if colon and int(number):
+            raise PluginNotFound(f"no device {spec!r}", fix=f"there is {REFERENCE}:0")
         return reference(reason)
     if kind := discovery.candidate(name).extends:
         raise PluginNotFound(
@@ -124,7 +128,7 @@ def _automatic(discovery: Discovery, *, strict: bool) -> Resolved:
             fix=f"name one: trivet.device({entitled[0]!r}), or TRIVET_DEVICE={entitled[0]}",
         )
     if entitled:
-        why = "the only accelerator whose probe says yes"
+        why = "the only other device than the embedded one whose probe says yes"
         if len(present) > 1:
             others = ", ".join(n for n in present if n not in entitled)
             why = f"brought by another distribution than this project's own {others}"

@@ -35,7 +35,7 @@ class Binder:
         info: the device.
         operators: every known operator by name, core's and the plugins'.
         implementations: verified implementations in default order.
-        unmet: ``(provider, operator, reason)`` of implementations this device cannot run.
+        unmet: operator name and row of each implementation that cannot run here, or was refused.
         plugins: installed plugins -> distribution and version, as discovery saw them.
         strict: refuse the reference where a provider exists, whatever the settings say.
         required: properties that every implementation must declare.
@@ -44,7 +44,7 @@ class Binder:
     info: DeviceInfo
     operators: Mapping[str, Operator]
     implementations: tuple[Implementation, ...]
-    unmet: tuple[tuple[str, str, str], ...] = ()
+    unmet: tuple[tuple[str, Row], ...] = ()
     plugins: Mapping[str, str] = field(default_factory=dict)
     strict: bool = False
     required: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Binder:
         """Provider ids of each operator, in default order, unmet ones last."""
         found: dict[str, list[str]] = {name: [] for name in self.operators}
         rows = [(i.operator.name, i.provider) for i in self.implementations]
-        for name, provider in rows + [(op, p) for p, op, _ in self.unmet]:
+        for name, provider in rows + [(op, row.provider) for op, row in self.unmet]:
             if provider not in found[name]:
                 found[name].append(provider)
         return found
@@ -141,11 +141,7 @@ class Binder:
     def _unmet_rows(self, op: Operator) -> list[Row]:
         """One row for each implementation of an operator that this device cannot run."""
         can = {i.provider for i in self.implementations if i.operator is op}
-        return [
-            Row(provider, "no", reason, "not for this device", elsewhere=True)
-            for provider, name, reason in self.unmet
-            if name == op.name and provider not in can
-        ]
+        return [row for name, row in self.unmet if name == op.name and row.provider not in can]
 
     def bind(
         self,
@@ -175,12 +171,12 @@ def finish(
     """Builds a choice, with checks and counters around each arm where they are asked for."""
     if not settings.check and counts is None:
         return build(choice, grad=grad)
-    identity = tuple(sorted((str(t), on) for t, on in decided.items()))
+    identity = (site, *sorted((str(t), on) for t, on in decided.items()))
 
     def wrap(arm: Arm) -> Callable[..., Any]:
         function = arm.function
         if settings.check:
-            function = checked(arm, choice.form, choice.facts, decided)
+            function = checked(arm, choice.form, choice.facts, decided, site)
         return counts.wrap(site, arm, function) if counts is not None else function
 
     return build(choice, grad=grad, wrap=wrap, wrapped=identity if counts is None else None)

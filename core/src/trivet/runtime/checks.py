@@ -256,9 +256,13 @@ def _unkept(call: Call, path: str, promised: Any) -> object | None:
     return None if ok else (got if got is not None else "nothing")
 
 
-def checked(arm: Arm, form: str, facts: Facts, decided: Mapping[Term, bool]) -> Callable[..., Any]:
+def checked(
+    arm: Arm, form: str, facts: Facts, decided: Mapping[Term, bool], site: str
+) -> Callable[..., Any]:
     """An arm's function with every check around it (``TRIVET_CHECK=1``)."""
-    op, who, function = arm.implementation.operator, arm.provider, arm.function
+    op, function = arm.implementation.operator, arm.function
+    # a bind outside a plan has the operator's name for a site
+    who = arm.provider if site.startswith(op.name) else f"{arm.provider}, site {site!r}"
     names = op.signature.names()
     defaults = {p.name: p.default for p in op.signature.parameters}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -16,18 +16,18 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from trivet.contracts.implementation import Implementation, reference
+from trivet.contracts.implementation import Implementation
 from trivet.contracts.version import CONTRACT
 from trivet.errors import DomainError, NoImplementation, OrderError, UnknownName
 from trivet.runtime.binder import Binder, finish, lacking
 from trivet.runtime.observe import Counts
-from trivet.runtime.prepared import Handle, prepare, replace_handles
+from trivet.runtime.prepared import Handle, prepare
 from trivet.runtime.snapshot import Snapshot
+from trivet.runtime.step import SemanticStep, Step, no_site
 from trivet.runtime.steps import Site, Tables, is_word, refuse_reserved
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy
-from trivet.selection.choose import Choice, Row
-from trivet.selection.derive import derive
+from trivet.selection.choose import Choice, Row, Trace
 from trivet.settings import Settings, read
 
 LOG = logging.getLogger("trivet.bind")
@@ -39,86 +39,7 @@ RESERVED: Final = frozenset(
     }
 )
 
-MAX_TREES: Final = 8
-"""How many trees a step remembers; engines have one or two, and none may pile up."""
-
 Sites = Mapping[str, tuple[str, Mapping[str, Any]]]
-
-
-class Step:
-    """The functions of one kind of step; sites are attributes.
-
-    Made by ``plan.at``; holding one costs nothing per call.
-    """
-
-    def __init__(
-        self, choices: Mapping[str, Choice], functions: Mapping[str, Callable[..., Any]]
-    ) -> None:
-        self._choices = choices
-        self._used: dict[int, tuple[Any, Any]] = {}
-        self.__dict__.update(functions)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        msg = f"no site {name!r}; this plan has {', '.join(self.__dict__.get('_choices', ()))}"
-        raise AttributeError(msg)
-
-    def use(self, tree: Any) -> Any:
-        """The tree with every handle replaced by the pack of this step's provider.
-
-        Computed once for each tree object; the tree must not change afterwards.
-
-        Raises:
-            OrderError: a site is still guarded in this step: pass its sizes to ``plan.at``.
-        """
-        known = self._used.get(id(tree))
-        if known is None or known[0] is not tree:
-            if len(self._used) >= MAX_TREES:
-                self._used.clear()
-            known = self._used[id(tree)] = (tree, replace_handles(tree, self._pack))
-        return known[1]
-
-    def schedule(self, site: str, *arguments: Any, out: list[Tensor] | None = None) -> list[Tensor]:
-        """What the provider of a site precomputes once a step, for all layers; maybe nothing.
-
-        Args:
-            site: name of the site.
-            arguments: ``block_table, query_start, seq_lens, max_query_len, max_seq_len``.
-            out: an earlier schedule whose memory is written again (for capture).
-
-        Raises:
-            OrderError: the site is still guarded in this step.
-        """
-        choice = self._settled(site)
-        arm = choice.arms[0]
-        make = arm.implementation.claim.prepare_step
-        if make is None:
-            return []
-        made: list[Tensor] = make(dict(choice.facts.values), *arguments, out=out)
-        return made
-
-    def providers(self) -> dict[str, str]:
-        """The provider of each site; several joined by ``|`` where a call still decides."""
-        return {n: "|".join(a.provider for a in c.arms) for n, c in self._choices.items()}
-
-    def _pack(self, handle: Handle) -> list[Tensor]:
-        provider = self._settled(handle.site).arms[0].provider
-        if provider not in handle.packs:
-            msg = f"site {handle.site!r} runs {provider} in this step, which has no pack"
-            raise OrderError(msg, fix="prepare the weight with the plan that runs it")
-        return handle.packs[provider]
-
-    def _settled(self, site: str) -> Choice:
-        if site not in self._choices:
-            raise _no_site(site, self._choices)
-        choice = self._choices[site]
-        if not choice.arms:
-            msg = f"nothing may run site {site!r} in this step"
-            raise NoImplementation(msg, trace=choice.rows, fix="leave strict mode, or this size")
-        if not choice.settled:
-            undecided = choice.arms[0].terms
-            msg = f"site {site!r} is still guarded on {' and '.join(map(str, undecided))}"
-            raise OrderError(msg, fix="pass the sizes to plan.at(...), or state them as facts")
-        return choice
 
 
 class Plan:
@@ -162,8 +83,15 @@ class Plan:
         self._identity = self._state()
         self.at: Callable[..., Step] = tables.lookup(self._tables)
         self.__dict__.update({n: self._tables[tables.keys[0]].__dict__[n] for n in self.sites})
+        self._made = True
         for site in self.sites.values():
             LOG.info("%s: %s -> %s", site.name, site.target, [a.provider for a in site.choice.arms])
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "_made" in self.__dict__:
+            msg = f"a plan is shared and never changes: {name!r} cannot be set"
+            raise TypeError(msg)
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         msg = f"no site {name!r}; this plan has {', '.join(self.__dict__.get('sites', ()))}"
@@ -235,11 +163,11 @@ class Plan:
         """The plan under which programs are exported: every site is the operator's reference."""
         return SemanticStep(self.sites)
 
-    def explain(self, site: str) -> tuple[Row, ...]:
+    def explain(self, site: str) -> Trace:
         """Every candidate of a site in order: yes, guarded on what, or no and why."""
         if site not in self.sites:
-            raise _no_site(site, self.sites)
-        return self.sites[site].choice.rows
+            raise no_site(site, self.sites)
+        return Trace(self.sites[site].choice.rows)
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Calls by (site, provider).
@@ -333,36 +261,6 @@ def _is_mapping(given: object) -> bool:
 def _is_row(row: object) -> bool:
     """Whether it is an operator and a mapping of facts."""
     return isinstance(row, (tuple, list)) and len(row) == 2 and _is_mapping(row[1])
-
-
-def _no_site(site: object, known: Iterable[str]) -> UnknownName:
-    return UnknownName(f"no site {site!r}", fix=f"this plan has {', '.join(known)}")
-
-
-class SemanticStep:
-    """References of all sites, with the interface of a step."""
-
-    def __init__(self, sites: Mapping[str, Site]) -> None:
-        self._sites = sites
-        for name, site in sites.items():
-            setattr(self, name, _reference_function(site.choice))
-
-    def use(self, tree: Any) -> Any:
-        """The tree with every handle replaced by the plain weight."""
-        return replace_handles(tree, lambda h: [h.weight()])
-
-    def schedule(self, site: str, *arguments: Any, out: list[Tensor] | None = None) -> list[Tensor]:
-        """References need no schedule."""
-        del site, arguments, out
-        return []
-
-
-def _reference_function(choice: Choice) -> Callable[..., Any]:
-    own = reference(choice.operator)
-    made = derive(choice.operator, own.form, choice.form, own.function)
-    if isinstance(made, str):
-        raise NoImplementation(made)
-    return made.function
 
 
 def _site(

@@ -30,6 +30,10 @@ class Handle:
     implementations: Mapping[str, Implementation]
     source: Tensor | None
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{p}: {n} bytes" for p, n in self.nbytes.items())
+        return f"<weight of site {self.site!r}, {sizes}>"
+
     @property
     def nbytes(self) -> dict[str, int]:
         """Bytes of each provider's pack."""
@@ -62,17 +66,17 @@ def prepare(
     """Packs a weight for each provider; the source is kept only where nothing else holds it.
 
     Raises:
-        DomainError: the weight has another shape than the site's facts say.
+        DomainError: the operator's own ``prepare`` says that the weight is not the site's.
     """
-    for name, size in zip(("out_features", "in_features"), weight.shape, strict=False):
-        if isinstance(known := facts.get(name), int) and known != size:
-            msg = f"site {site!r}: {name} is {known}, the weight is {list(weight.shape)}"
-            raise DomainError(msg, fix="prepare the weight at the site that it belongs to")
+    operator = next(iter(implementations.values())).operator
+    try:
+        plain = operator.prepare(facts, weight, bias) if operator.prepare else [weight]
+    except DomainError as error:
+        raise DomainError(f"site {site!r}: {error.what}", fix=error.fix) from error
     packs = {}
     for provider, implementation in implementations.items():
         claim = implementation.claim
-        maker = claim.prepare or implementation.operator.prepare
-        packs[provider] = maker(facts, weight, bias) if maker else [weight]
+        packs[provider] = claim.prepare(facts, weight, bias) if claim.prepare else plain
     held = any(t is weight for pack in packs.values() for t in pack)
     unpacks = any(i.claim.unpack for i in implementations.values())
     keep = held or not unpacks

@@ -50,6 +50,19 @@ class Row:
         return f"{self.provider} {self.verdict}{reason}{note}"
 
 
+class Trace(tuple[Row, ...]):
+    """Rows in order; printed, one a line."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+
+REFUSED = "refused"
+"""The note of a row whose implementation was refused when its plugin was loaded."""
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """What was chosen for one operator, form and set of facts, and the whole trace."""
@@ -112,7 +125,7 @@ def choose(
     ranked, said = policy.rank(op.name, [*own, REFERENCE])
     arms: list[Arm] = []
     rows: list[Row] = []
-    vendors = bool(candidates)
+    vendors = bool(candidates) or any(row.note == REFUSED for row in elsewhere)
     for provider in ranked:
         implementation = own.get(provider) or reference(op)
         note = f"preferred by {said[provider]}" if provider in said else ""

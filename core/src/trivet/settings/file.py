@@ -127,7 +127,7 @@ class _Reader:
     def read(self) -> File:
         try:
             data = tomllib.loads(self.path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
             raise ConfigError(
                 f"{self.path} cannot be read: {error}", fix="correct the file, or remove it"
             ) from error

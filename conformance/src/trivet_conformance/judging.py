@@ -1,0 +1,219 @@
+"""Judging results against the truth, and showing the judge results that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trivet.contracts.declaration import Operator
+from trivet_conformance.result import Finding, Status
+from trivet_conformance.statistics import FINITE, NAN, errors, kinds, rounding, same_bits
+from trivet_conformance.truth import Truth
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong with results (nothing, where ``problems`` is empty), and the budget used."""
+
+    problems: tuple[str, ...] = ()
+    margin: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def judge(op: Operator, truth: Truth, results: Sequence[Any]) -> Verdict:
+    """Compares results on the CPU with what is right; leading dims may be folded differently."""
+    if len(results) != len(truth.native):
+        return Verdict((f"{len(results)} results, not {len(truth.native)}",), 1.0)
+    problems: list[str] = []
+    notes: list[str] = []
+    margin = 0.0
+    for i, result in enumerate(results):
+        right = truth.native[i]
+        if not isinstance(result, Tensor) or result.dtype != right.dtype:
+            have = result.dtype if isinstance(result, Tensor) else type(result).__name__
+            problems.append(f"result {i} is {have}, not {right.dtype}")
+            continue
+        if result.numel() != right.numel():
+            shapes = f"{list(result.shape)}, not {list(right.shape)}"
+            problems.append(f"result {i} has shape {shapes}")
+            continue
+        one = _of_kind(op)(truth, i, result.reshape(right.shape))
+        problems += [f"result {i}: {p}" for p in one.problems]
+        margin = max(margin, one.margin)
+        notes += one.notes
+    return Verdict(tuple(problems), margin, tuple(notes))
+
+
+def _of_kind(op: Operator) -> Callable[[Truth, int, Tensor], Verdict]:
+    return {"exact": _exact, "choice": _choice}.get(op.budget.kind, _statistical)
+
+
+def _exact(truth: Truth, i: int, result: Tensor) -> Verdict:
+    wrong = ~same_bits(result, truth.native[i], any_nan=True)
+    if not bool(wrong.any()):
+        return Verdict()
+    return Verdict((f"{int(wrong.sum())} elements differ, first at {_first(wrong)}",), 1.0)
+
+
+def _choice(truth: Truth, i: int, result: Tensor) -> Verdict:
+    right = truth.oracle[i]
+    differ = result != right
+    if not bool(differ.any()):
+        return Verdict()
+    scores = truth.scores
+    if scores is None:
+        return Verdict((f"chose {result[differ][0]}, not {right[differ][0]}",), 1.0)
+    wild = (result < 0) | (result >= scores.shape[-1])
+    if bool(wild.any()):
+        return Verdict((f"chose {result[wild][0]} of {scores.shape[-1]}",), 1.0)
+    own = scores.gather(-1, result.unsqueeze(-1)).squeeze(-1)
+    best = scores.gather(-1, right.unsqueeze(-1)).squeeze(-1)
+    tie = (own == best) | (own.isnan() & best.isnan())
+    wrong = differ & ~tie
+    if bool(wrong.any()):
+        at = _first(wrong)
+        return Verdict((f"row {at}: chose {int(result[at])}, not {int(right[at])}",), 1.0)
+    return Verdict(notes=(f"{int(differ.sum())} ties were decided differently",))
+
+
+def _statistical(truth: Truth, i: int, result: Tensor) -> Verdict:
+    oracle, native, allowed = truth.oracle[i], truth.native[i], truth.allowances[i]
+    expected, alike, have = kinds(oracle.to(native.dtype)), kinds(native), kinds(result)
+    settled = truth.settled[i]
+    wrong = (have != expected) & (have != alike) & settled
+    if bool(wrong.any()):
+        at = _first(wrong)
+        text = f"{int(wrong.sum())} elements are of another kind, first at {at}: "
+        return Verdict((f"{text}{float(result[at])}, right is {float(oracle[at]):.6g}",), 1.0)
+    judged = truth.judged[i] & (have == FINITE)
+    used, statistic = allowed.used(errors(result, oracle, judged), result.numel())
+    if used <= 1:
+        return Verdict(margin=used)
+    return Verdict((f"{statistic} is {used:.3g} times what is allowed",), 1.0)
+
+
+def _first(mask: Tensor) -> tuple[int, ...]:
+    return tuple(mask.nonzero()[0].tolist())
+
+
+# --- power -----------------------------------------------------------------------------------
+
+
+def settle(op: Operator, truth: Truth, verdict: Verdict, more: Sequence[str] = ()) -> Finding:
+    """The finding of a verdict; a pass only if the same judge refuses wrong results.
+
+    Args:
+        op: the operator.
+        truth: what is right.
+        verdict: on the provider's results.
+        more: notes of the caller.
+    """
+    notes = (*truth.notes, *verdict.notes, *more)
+    inputs = truth.point.to_json()
+    if verdict.problems:
+        return Finding(Status.FAIL, "; ".join(verdict.problems), verdict.margin, inputs, notes)
+    if truth.judged and truth.native[0].numel() and not any(bool(j.any()) for j in truth.judged):
+        reason = "no number can be judged: the reference itself is far from the oracle"
+        return Finding(Status.NOT_RUN, reason, 0.0, inputs, notes)
+    refused, accepted = 0, []
+    for name, results in wrong_results(op, truth):
+        if judge(op, truth, results).problems:
+            refused += 1
+        else:
+            accepted.append(name)
+    if accepted:
+        reason = f"the check has no power: it accepts {', '.join(accepted)}"
+        return Finding(Status.ERROR, reason, verdict.margin, inputs, notes, refused)
+    return Finding(Status.PASS, "", verdict.margin, inputs, notes, refused)
+
+
+def wrong_results(op: Operator, truth: Truth) -> Iterator[tuple[str, list[Tensor]]]:
+    """Right results with one thing wrong; those are left out that would still be right."""
+    makers: dict[str, Callable[[Truth, int], Iterator[tuple[str, Tensor]]]] = {
+        "exact": _wrong_bits,
+        "choice": _wrong_choices,
+    }
+    maker = makers.get(op.budget.kind, _wrong_numbers)
+    for i, native in enumerate(truth.native):
+        if not native.numel():
+            continue
+        right = list(truth.native)
+        for name, wrong in maker(truth, i):
+            yield f"{name} in result {i}", [*right[:i], wrong, *right[i + 1 :]]
+
+
+def _wrong_bits(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
+    right = truth.native[i]
+    flipped = right.clone().reshape(-1)
+    finite = (kinds(flipped) == FINITE).nonzero()
+    if len(finite):
+        at = int(finite[len(finite) // 2])
+        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        flipped.view(integer[right.dtype.itemsize])[at] ^= 1
+        yield "one flipped bit", flipped.reshape(right.shape)
+    for name, wrong in (("zeros", torch.zeros_like(right)), ("rolled rows", _rolled(right))):
+        if not bool(same_bits(wrong, right, any_nan=True).all()):
+            yield name, wrong
+
+
+def _wrong_choices(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
+    right, scores = truth.oracle[i], truth.scores
+    if scores is None:
+        yield "another index", right + 1
+        return
+    vocabulary = scores.shape[-1]
+    yield "an index past the end", torch.full_like(right, vocabulary)
+    moved = (right + 1) % vocabulary
+    own = scores.gather(-1, moved.unsqueeze(-1))
+    best = scores.gather(-1, right.unsqueeze(-1))
+    if bool((~((own == best) | (own.isnan() & best.isnan()))).any()):
+        yield "the next index", moved
+
+
+def _wrong_numbers(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
+    oracle, allowed, dtype = truth.oracle[i], truth.allowances[i], truth.native[i].dtype
+    right = truth.native[i]
+    judged = truth.judged[i]
+    agreed = truth.settled[i] & (kinds(oracle.to(dtype)) == kinds(right))
+    if bool((agreed & (kinds(right) == NAN)).any()):
+        yield "zeros for NaN", right.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+    if bool((agreed & (kinds(right) > NAN)).any()):
+        yield "clamped Inf", right.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+    if not bool((judged & agreed).any()):
+        return
+    at = _first(judged & agreed)
+    spoilt = right.clone()
+    spoilt[at] = torch.nan
+    yield "a NaN", spoilt
+    yield from _wrong_finite(oracle.where(judged, 0.0), right, judged, allowed.maximum)
+
+
+def _wrong_finite(
+    oracle: Tensor, right: Tensor, judged: Tensor, allowed: float
+) -> Iterator[tuple[str, Tensor]]:
+    """Errors twice as large as allowed, and results in the wrong place."""
+    dtype = right.dtype
+    smallest, u = torch.finfo(dtype).tiny, rounding(dtype)
+    scale = oracle.abs().amax(-1, keepdim=True).clamp_min(smallest)
+    step = (2 * allowed + 4 * u) * scale
+    flat = int((oracle.abs() / scale).where(judged, -1.0).argmax())
+    one = oracle.reshape(-1).clone()
+    one[flat] += step.expand_as(oracle).reshape(-1)[flat]
+    yield "one wrong element", one.reshape(oracle.shape).where(judged, right.double()).to(dtype)
+    gained = oracle * (1 + 2 * allowed + 4 * u)
+    if bool((oracle.abs().where(judged, 0.0) >= smallest).any()):
+        yield "a gain", gained.where(judged, right.double()).to(dtype)
+    for name, wrong in (("zeros", torch.zeros_like(oracle)), ("rolled rows", _rolled(oracle))):
+        far = (wrong - oracle).abs().where(judged, 0.0) > step
+        if bool(far.any()):
+            yield name, wrong.where(judged, right.double()).to(dtype)
+
+
+def _rolled(t: Tensor) -> Tensor:
+    """Every row in its neighbour's place; a single row by one element."""
+    rows = t.reshape(-1, t.shape[-1]) if t.dim() else t.reshape(1, 1)
+    return rows.roll(1, 0 if rows.shape[0] > 1 else 1).reshape(t.shape)

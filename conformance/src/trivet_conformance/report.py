@@ -1,0 +1,144 @@
+"""Reports: one line of JSON a result while a run goes on, and a summary derived from the lines."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import torch
+
+import trivet
+from trivet_conformance.result import BAD, Result, Status
+
+SCHEMA: Final = 1
+LINES: Final = "report.jsonl"
+SUMMARY: Final = "summary.json"
+
+
+class Writer:
+    """Writes ``report.jsonl`` into a folder; a run that crashes keeps what it had.
+
+    Args:
+        folder: made when it is missing.
+        head: what the first line says of the run.
+    """
+
+    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._head = dict(head)
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / SUMMARY).unlink(missing_ok=True)
+        self._file = (self._folder / LINES).open("w", encoding="utf-8", buffering=1)
+        self._line({"kind": "run", **self._head})
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def add(self, result: Result) -> None:
+        """Writes one result, at once."""
+        self._line(result.to_json())
+
+    def _line(self, row: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(row, sort_keys=True, default=str) + "\n")
+
+
+def head(plugin: str, *, seed: int, quick: bool, device: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report says of its run."""
+    import trivet_conformance
+
+    return {
+        "schema": SCHEMA,
+        "plugin": plugin,
+        "device": dict(device),
+        "seed": seed,
+        "mode": "quick" if quick else "full",
+        "kit": trivet_conformance.__version__,
+        "trivet": trivet.__version__,
+        "contract": trivet.CONTRACT,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+@dataclass
+class Cell:
+    """Counts of one operator, provider and family."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    margin: float = 0.0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Counts one result."""
+        status = str(row["status"])
+        self.counts[status] = self.counts.get(status, 0) + 1
+        if status == Status.PASS:
+            self.margin = max(self.margin, float(row["margin"]))
+
+    @property
+    def bad(self) -> int:
+        """How many results make the run fail."""
+        return sum(self.counts.get(s.value, 0) for s in BAD)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a report, also of one that was cut short.
+
+    Raises:
+        FileNotFoundError: there is no report in that folder.
+    """
+    found = []
+    for line in (folder / LINES).read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # the last line of a run that was killed
+    return found
+
+
+def cells(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], Cell]:
+    """Counts by operator, provider and family, in order of appearance."""
+    found: dict[tuple[str, str, str], Cell] = {}
+    for row in rows:
+        if row["kind"] == "result":
+            key = str(row["operator"]), str(row["provider"]), str(row["family"])
+            found.setdefault(key, Cell()).add(row)
+    return found
+
+
+def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The summary of a report: counts, worst margins, and everything that is wrong."""
+    rows = list(rows)
+    table: dict[str, Any] = {}
+    counts: dict[str, int] = {s.value: 0 for s in Status}
+    for (op, provider, family), cell in cells(rows).items():
+        entry = {**cell.counts, "margin": cell.margin}
+        table.setdefault(op, {}).setdefault(provider, {})[family] = entry
+        for status, count in cell.counts.items():
+            counts[status] += count
+    run: dict[str, Any] = next((dict(r) for r in rows if r["kind"] == "run"), {})
+    run.pop("kind", None)
+    keys = ("id", "status", "reason", "repro")
+    bad = [{k: r[k] for k in keys} for r in rows if r["kind"] == "result" and r["status"] in BAD]
+    ok = not bad and counts[Status.PASS] + counts[Status.REFUSED_OK] > 0
+    return {"run": run, "ok": ok, "counts": counts, "operators": table, "bad": bad}
+
+
+def close(folder: Path, seconds: float) -> dict[str, Any]:
+    """Derives ``summary.json`` from the lines, writes it, and gives it."""
+    summary = summarise(read(folder)) | {"seconds": round(seconds, 1)}
+    text = json.dumps(summary, indent=1, sort_keys=True)
+    (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+    return summary

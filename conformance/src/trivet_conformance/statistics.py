@@ -1,0 +1,143 @@
+"""Error statistics of a result against an fp64 oracle, and the budget that they are held to.
+
+Rows are the last dim. With the oracle ``o``, its row scale ``s = max|o|`` and the error
+``d = y - o``: ``maximum`` is the largest ``|d| / s``, ``root_mean_square`` the largest
+``||d|| / ||o||`` of a row, and ``bias`` the size of the mean of ``<d, o> / <o, o>`` over the rows.
+The budget is measured, not guessed: a factor times the worst that the reference does in the same
+dtype, plus a floor of a few roundings. Nothing is absolute: an error counts by its row's scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+BIAS_ELEMENTS: Final = 1024
+"""Fewer elements than this say nothing about a bias."""
+
+FINITE, NAN, POSITIVE, NEGATIVE = range(4)
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Half of the smallest relative distance of two numbers: 2^-25, 2^-12, 2^-9."""
+    return torch.finfo(dtype).eps / 4
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The three statistics of one result."""
+
+    maximum: float = 0.0
+    root_mean_square: float = 0.0
+    bias: float = 0.0
+
+    @classmethod
+    def worst(cls, several: Iterable[Errors]) -> Errors:
+        """The largest of each statistic."""
+        rows = [(e.maximum, e.root_mean_square, e.bias) for e in several] or [(0.0, 0.0, 0.0)]
+        return cls(*(max(column) for column in zip(*rows, strict=True)))
+
+
+def errors(result: Tensor, oracle: Tensor, judged: Tensor) -> Errors:
+    """Measures a result.
+
+    Args:
+        result: what was computed, in its own dtype.
+        oracle: what is right, float64, of the same shape.
+        judged: which elements count; the others are compared by kind of number, not by value.
+
+    A row's scale is never taken smaller than the smallest normal number of the result's dtype:
+    below it the dtype's own distances are absolute.
+    """
+    if not result.numel():
+        return Errors()
+    smallest = torch.finfo(result.dtype).tiny
+    shape = (-1, result.shape[-1]) if result.dim() else (1, 1)
+    keep = judged.reshape(shape)
+    o = oracle.reshape(shape).where(keep, 0.0)
+    d = (result.double().reshape(shape) - oracle.reshape(shape)).where(keep, 0.0)
+    scale = o.abs().amax(-1).clamp_min(smallest)
+    count = keep.sum(-1)
+    # Rows are divided by their scale before anything is squared: no overflow, no underflow.
+    d, o = d / scale[:, None], o / scale[:, None]
+    power = o.pow(2).sum(-1)
+    floor = (smallest / scale).pow(2) * count.clamp_min(1)
+    norm = torch.maximum(power, floor).sqrt()
+    rows = count > 0
+    if not bool(rows.any()):
+        return Errors()
+    share = (d * o).sum(-1) / torch.maximum(power, floor)
+    return Errors(
+        maximum=float(d.abs().amax()),
+        root_mean_square=float((d.pow(2).sum(-1).sqrt() / norm).amax()),
+        bias=abs(float(share[rows].mean())),
+    )
+
+
+def row_errors(
+    result: Tensor, oracle: Tensor, judged: Tensor, dtype: torch.dtype | None = None
+) -> Tensor:
+    """For each element, the largest error of its row by the row's scale.
+
+    ``dtype`` says whose smallest normal number bounds the scale; by default the result's.
+    """
+    if not result.numel():
+        return torch.zeros(result.shape, dtype=torch.float64)
+    smallest = torch.finfo(dtype or result.dtype).tiny
+    o = oracle.where(judged, 0.0)
+    d = (result.double() - oracle).where(judged, 0.0).abs()
+    scale = o.abs().amax(-1, keepdim=True).clamp_min(smallest)
+    return (d / scale).amax(-1, keepdim=True).expand(result.shape)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How large each statistic may be."""
+
+    maximum: float
+    root_mean_square: float
+    bias: float
+
+    @classmethod
+    def from_native(cls, native: Errors, dtype: torch.dtype, factor: float) -> Allowance:
+        """The budget from the reference's worst: factor times it, plus 2u, u and u."""
+        u = rounding(dtype)
+        return cls(
+            maximum=factor * native.maximum + 2 * u,
+            root_mean_square=factor * native.root_mean_square + u,
+            bias=factor * native.bias + u,
+        )
+
+    def used(self, found: Errors, elements: int) -> tuple[float, str]:
+        """The largest share of the budget that was used, and by which statistic."""
+        shares = {
+            "maximum": found.maximum / self.maximum,
+            "root mean square": found.root_mean_square / self.root_mean_square,
+        }
+        if elements >= BIAS_ELEMENTS:
+            shares["bias"] = found.bias / self.bias
+        name = max(shares, key=shares.__getitem__)
+        return shares[name], name
+
+
+def kinds(t: Tensor) -> Tensor:
+    """The kind of each number: finite, NaN, +Inf or -Inf."""
+    found = torch.full(t.shape, FINITE, dtype=torch.uint8)
+    if t.dtype.is_floating_point:
+        found[t.isnan()] = NAN
+        found[t == torch.inf] = POSITIVE
+        found[t == -torch.inf] = NEGATIVE
+    return found
+
+
+def same_bits(a: Tensor, b: Tensor, *, any_nan: bool = False) -> Tensor:
+    """Which elements are equal bit by bit; with ``any_nan`` a NaN equals every other NaN."""
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.dtype.itemsize]
+    equal = a.contiguous().view(integer) == b.contiguous().view(integer)
+    if any_nan and a.dtype.is_floating_point:
+        equal |= a.isnan() & b.isnan()
+    return equal

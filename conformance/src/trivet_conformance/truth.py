@@ -1,0 +1,287 @@
+"""What is right at a point: the fp64 oracle, the reference in the same dtype, and the budget.
+
+Nothing here knows a provider, so that everything is computed once for all providers of an
+operator. The operator's own oracle and its reference in float64 are two formulas; where they
+disagree neither can judge, and that is an error of the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from trivet.contracts.declaration import Operator
+from trivet.errors import DeclarationError
+from trivet_conformance.calling import compute, in_float64
+from trivet_conformance.mixes import is_ordinary
+from trivet_conformance.points import Point, arguments
+from trivet_conformance.statistics import (
+    FINITE,
+    Allowance,
+    Errors,
+    errors,
+    kinds,
+    row_errors,
+    same_bits,
+)
+
+DRAWS: Final = 8
+"""Fresh draws of the reference; from one alone legal code is refused (its bias may be lucky)."""
+
+MORE_DRAWS: Final = 24
+"""Draws where results are small: few numbers may all be lucky."""
+
+SMALL: Final = 256
+"""Elements below which results are small."""
+
+AGREE: Final = 2.0**-36
+"""How far oracle and reference may be apart in float64, by the row's scale."""
+
+
+BLUNT: Final = 1 / 16
+"""A reference that is off by this much of a row's scale cannot say what is right there."""
+
+
+class Disagreement(Exception):
+    """The operator's oracle and its reference contradict each other, or one of them raised."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known about the right results of one call.
+
+    Args:
+        point: where.
+        arguments: the stored inputs, on the CPU.
+        oracle: right results; float64 where the budget is statistical.
+        native: the reference's results in the call's dtypes.
+        allowances: the budget of each result; empty where results must be equal.
+        settled: for each result, the elements on which both formulas agree.
+        judged: those of them whose value counts: finite, and the reference is near the oracle.
+        scores: for choices, the numbers among which was chosen.
+        notes: remarks on disagreements that are allowed (only among numbers that are not finite).
+    """
+
+    point: Point
+    arguments: Mapping[str, Any]
+    oracle: list[Tensor]
+    native: list[Tensor]
+    allowances: tuple[Allowance, ...] = ()
+    settled: tuple[Tensor, ...] = ()
+    judged: tuple[Tensor, ...] = ()
+    scores: Tensor | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Bench:
+    """Truths of one run, kept while an operator is judged.
+
+    Args:
+        seed: seed of the run.
+        quick: whether the grids are small (never enough for a certificate).
+    """
+
+    def __init__(self, seed: int, *, quick: bool = False) -> None:
+        self.seed = seed
+        self.quick = quick
+        self._known: dict[tuple[str, Point], Truth | Disagreement] = {}
+        self._inputs: dict[tuple[str, Point, int], dict[str, Any]] = {}
+        self._calls: dict[tuple[str, Point], bool] = {}
+        self._agreed: set[tuple[str, Point]] = set()
+
+    def forget(self) -> None:
+        """Drops everything that is kept."""
+        self._known.clear()
+        self._inputs.clear()
+        self._calls.clear()
+        self._agreed.clear()
+
+    def arguments(self, op: Operator, point: Point, draw: int = 0) -> dict[str, Any]:
+        """The inputs of a point; whoever takes them must not write them."""
+        key = op.name, point, draw
+        if key not in self._inputs:
+            self._inputs[key] = _arguments(op, point, self.seed, draw)
+        return self._inputs[key]
+
+    def is_call(self, op: Operator, point: Point) -> bool:
+        """Whether an operator knows such a call: its generator makes it and its reference takes it.
+
+        Dims that were moved into a domain, or out of it, may no longer fit each other; only the
+        reference says so. What it takes must also agree with the oracle, or that is an error.
+        """
+        key = op.name, replace(point, mix="normal", dtypes=())
+        if key not in self._calls:
+            try:
+                given = self.arguments(op, point)
+                results = _run(op, "reference", given)
+                want = op.result_meta(given)
+                shapes = [(tuple(r.shape), r.dtype) for r in results]
+                self._calls[key] = op.inplace_only or shapes == want
+            except (Disagreement, DeclarationError):
+                self._calls[key] = False
+        return self._calls[key]
+
+    def truth(self, op: Operator, point: Point) -> Truth:
+        """What is right at a point.
+
+        Raises:
+            Disagreement: oracle and reference contradict each other, or one of them raised.
+        """
+        key = op.name, point
+        if key not in self._known:
+            try:
+                self._known[key] = self._find(op, point)
+            except Disagreement as problem:
+                self._known[key] = problem
+        found = self._known[key]
+        if isinstance(found, Disagreement):
+            raise found
+        return found
+
+    def _find(self, op: Operator, point: Point) -> Truth:
+        given = self.arguments(op, point)
+        native = _run(op, "reference", given)
+        if op.budget.kind == "exact":
+            return _exact(op, point, given, native)
+        wide = in_float64(given)
+        if op.budget.kind == "choice":
+            oracle = _run(op, "oracle", wide)
+            if not all(map(torch.equal, oracle, _run(op, "reference", wide))):
+                raise Disagreement(f"oracle and reference choose differently at {point.text}")
+            return Truth(point, given, oracle, native, scores=_scores(op, wide))
+        oracle, settled, notes = self._oracle(op, point, wide, native)
+        judged = tuple(_judged(n, o) & s for n, o, s in zip(native, oracle, settled, strict=True))
+        own = [errors(*row) for row in zip(native, oracle, judged, strict=True)]
+        allowances = self._budget(op, point, own, native)
+        return Truth(point, given, oracle, native, allowances, settled, judged, notes=notes)
+
+    def _oracle(
+        self, op: Operator, point: Point, wide: Mapping[str, Any], native: list[Tensor]
+    ) -> tuple[list[Tensor], tuple[Tensor, ...], tuple[str, ...]]:
+        """Right results in float64, the elements that are settled, and remarks.
+
+        The second formula may be slow, and stored inputs of another dtype are as good for a
+        comparison in float64: ordinary values are compared once for all dtypes of a point. The
+        reference's numbers are given, so that they do not depend on what was compared before.
+        """
+        reference = _run(op, "reference", wide)
+        key = op.name, replace(point, dtypes=())
+        if is_ordinary(point.mix) and key in self._agreed:
+            return reference, tuple(torch.ones_like(r, dtype=torch.bool) for r in reference), ()
+        oracle = _run(op, "oracle", wide)
+        settled, notes = _agree(oracle, reference, [n.dtype for n in native], point)
+        self._agreed.add(key)
+        return reference, settled, notes
+
+    def _budget(
+        self, op: Operator, point: Point, own: list[Errors], native: list[Tensor]
+    ) -> tuple[Allowance, ...]:
+        """The budget of each result, from the reference's worst of fresh draws and this one.
+
+        Every other draw lies transposed in memory: libraries sum such inputs in another order,
+        with other errors, and a budget from one order alone refuses plain sums.
+        """
+        found = [own]
+        small = max(n.numel() for n in native) < SMALL
+        for draw in range(1, (MORE_DRAWS if small else DRAWS) + 1):
+            fresh = _arguments(op, point, self.seed, draw)
+            right = _run(op, "reference", in_float64(fresh))
+            near = _run(op, "reference", _transposed(fresh) if draw % 2 else fresh)
+            found.append([errors(n, o, _judged(n, o)) for n, o in zip(near, right, strict=True)])
+        return tuple(
+            Allowance.from_native(Errors.worst(column), result.dtype, op.budget.factor)
+            for column, result in zip(zip(*found, strict=True), native, strict=True)
+        )
+
+
+def _arguments(op: Operator, point: Point, seed: int, draw: int) -> dict[str, Any]:
+    try:
+        return arguments(op, point, seed, draw)
+    except Exception as error:
+        msg = f"the generator raised {type(error).__name__}: {error} at {point.text}"
+        raise Disagreement(msg) from error
+
+
+def _run(op: Operator, what: str, given: Mapping[str, Any]) -> list[Tensor]:
+    function = op.oracle if what == "oracle" else op.reference
+    try:
+        return compute(op, function, given)
+    except Exception as error:
+        text = (str(error).strip().splitlines() or [""])[0]
+        msg = f"the {what} raised {type(error).__name__}: {text}"
+        raise Disagreement(msg) from error
+
+
+def _transposed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with the last two dims of every floating tensor swapped in memory."""
+    return {n: _swapped(v) for n, v in given.items()}
+
+
+def _swapped(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_swapped(t) for t in value]
+    floating = isinstance(value, Tensor) and value.dtype.is_floating_point and value.dim() > 1
+    return value.mT.contiguous().mT if floating else value
+
+
+def _exact(op: Operator, point: Point, given: Mapping[str, Any], native: list[Tensor]) -> Truth:
+    oracle = _run(op, "oracle", given)
+    for a, b in zip(oracle, native, strict=True):
+        if (
+            a.shape != b.shape
+            or a.dtype != b.dtype
+            or not bool(same_bits(a, b, any_nan=True).all())
+        ):
+            raise Disagreement(f"oracle and reference differ in bits at {point.text}")
+    return Truth(point, given, oracle, native)
+
+
+def _agree(
+    oracle: list[Tensor], second: list[Tensor], dtypes: list[torch.dtype], point: Point
+) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
+    """The elements on which two formulas agree in float64.
+
+    Raises:
+        Disagreement: they do not, on ordinary values. At extremes a formula may overflow or
+            cancel even in float64; such rows are judged by kind of number only, and noted.
+    """
+    settled, notes = [], []
+    for i, (a, b, dtype) in enumerate(zip(oracle, second, dtypes, strict=True)):
+        if a.shape != b.shape:
+            msg = f"result {i}: oracle has shape {list(a.shape)}, reference {list(b.shape)}"
+            raise Disagreement(f"{msg} at {point.text}")
+        same_kind = kinds(a) == kinds(b)
+        both = same_kind & (kinds(a) == FINITE)
+        near = row_errors(b, a, both, dtype) <= AGREE
+        settled.append(same_kind & near)
+        if bool(settled[-1].all()):
+            continue
+        text = f"result {i}: oracle and reference disagree in float64 at {point.text}"
+        if is_ordinary(point.mix):
+            raise Disagreement(text)
+        notes.append(text)
+    return tuple(settled), tuple(notes)
+
+
+def _judged(native: Tensor, oracle: Tensor) -> Tensor:
+    """Elements whose value counts.
+
+    They are finite in the oracle and in the reference, and in a row in which the reference is
+    near the oracle; where it overflowed or underflowed on the way, any value would do.
+    """
+    finite = (kinds(oracle) == FINITE) & (kinds(native) == FINITE)
+    return finite & (row_errors(native, oracle, finite) <= BLUNT)
+
+
+def _scores(op: Operator, wide: Mapping[str, Any]) -> Tensor | None:
+    """The tensor of which a choice is an index: the result's dims and one more."""
+    dims = [d.text for d in op.outputs[0].shape.dims]
+    for arg, shape in op.shapes.items():
+        if [d.text for d in shape.dims[:-1]] == dims and wide[arg].dtype.is_floating_point:
+            found: Tensor = wide[arg]
+            return found
+    return None

@@ -1,0 +1,8 @@
+"""Makes the fixture module beside the tests importable; importlib mode adds no folder itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

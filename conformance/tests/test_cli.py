@@ -1,0 +1,80 @@
+"""The command: exit statuses, JSON, and reports on disk."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from trivet_conformance import cli
+from trivet_conformance.selftest import Outcome
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.main, [str(a) for a in arguments])
+
+
+def test_a_run_writes_its_report_and_ends_with_0(tmp_path):
+    done = call(
+        "run", "--plugin", "reference", "--op", "sample_token", "--quick", "--dir", tmp_path
+    )
+    assert done.exit_code == 0, done.output
+    assert "sample_token" in done.stdout
+    assert "quick mode" in done.stdout
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["ok"]
+    assert summary["run"]["mode"] == "quick"
+    assert (tmp_path / "report.jsonl").exists()
+
+
+def test_json_is_the_summary_and_nothing_else(tmp_path):
+    done = call("run", "--plugin", "reference", "--op", "embedding", "--family", "meta", "--quick",
+                "--json", "--dir", tmp_path)  # fmt: skip
+    summary = json.loads(done.stdout)
+    assert list(summary["operators"]["embedding"]["reference"]) == ["meta"]
+
+
+def test_a_case_that_does_not_exist_is_no_success(tmp_path):
+    done = call("run", "--plugin", "reference", "--op", "embedding", "--case", "value/embedding/x",
+                "--dir", tmp_path)  # fmt: skip
+    assert done.exit_code == 1
+    assert "nothing was checked" in done.stdout
+
+
+def test_the_repro_command_repeats_a_check(tmp_path):
+    call("run", "--plugin", "reference", "--op", "embedding", "--seed", "3", "--dir", tmp_path)
+    rows = [json.loads(r) for r in (tmp_path / "report.jsonl").read_text().splitlines()]
+    chosen = next(r for r in rows if r["kind"] == "result" and r["family"] == "layout")
+    words = chosen["repro"].split()[1:]
+    done = call(*words, "--json", "--dir", tmp_path / "again")
+    assert json.loads(done.stdout)["counts"][chosen["status"]] == 1
+
+
+def test_an_unknown_plugin_or_operator_is_told_in_one_line(tmp_path):
+    for words in (["--plugin", "nobody"], ["--plugin", "reference", "--op", "rms_nom"]):
+        done = call("run", *words, "--dir", tmp_path)
+        assert done.exit_code == 1
+        assert done.stderr.startswith("Error: ")
+
+
+def test_list_says_what_is_claimed_and_runs_nothing():
+    done = call("list", "--plugin", "reference", "--json")
+    claims = json.loads(done.stdout)
+    row = next(r for r in claims["implementations"] if r["operator"] == "rms_norm")
+    assert row["form"] == "functional"
+    assert row["dtypes"][0] == "float32"
+    assert claims["families"] == ["value", "meta", "alias", "layout", "special"]
+    assert call("list", "--plugin", "reference", "--op", "linear").exit_code == 0
+
+
+def test_selftest_fails_when_a_variant_is_judged_wrongly(monkeypatch):
+    def judged(*, quick, seed):
+        yield Outcome("zeros", "silu_and_mul", "value", ("value",), ())
+        yield Outcome("plain", "silu_and_mul", "", ("value",), ("value",), {"value": "why"})
+
+    monkeypatch.setattr(cli, "judge_variants", judged)
+    done = call("selftest")
+    assert done.exit_code == 1
+    assert "2 wrong" in done.stdout
+    assert "why" in done.stdout
+    assert json.loads(call("selftest", "--json").stdout)["ok"] is False

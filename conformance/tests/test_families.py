@@ -1,0 +1,88 @@
+"""How runs speak: what is not claimed, what cannot be checked, and what foreign code breaks."""
+
+from __future__ import annotations
+
+import torch
+
+from trivet.catalogue.norm import rms_norm
+from trivet.contracts import divisible, dtype, feature, implements, one_of
+from trivet_conformance import Status, from_functions, references, run
+from trivet_conformance.families import FAMILIES
+from trivet_conformance.result import BAD
+
+
+@implements("rms_norm@1", name="single", domain=[dtype("x", "float32"), dtype("weight", "float32")])
+def single(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+
+
+@implements("rms_norm@1", name="unreachable", domain=[one_of("hidden", 8), divisible("hidden", 3)])
+def unreachable(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+
+
+@implements("rms_norm@1", name="raises", requires=[feature("wings")])
+def raises(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+    msg = "no wings"
+    raise OSError(msg)
+
+
+def test_a_dtype_that_is_not_claimed_is_never_passed():
+    found = list(run(from_functions([single], "toy"), families=["value"], quick=True))
+    by_dtype = {}
+    for result in found:
+        by_dtype.setdefault(result.dtype, set()).add(result.status)
+    assert by_dtype.pop("float32") == {Status.PASS}
+    assert by_dtype
+    assert all(statuses == {Status.NOT_SUPPORTED} for statuses in by_dtype.values())
+
+
+def test_a_domain_that_no_call_reaches_is_an_error():
+    found = list(run(from_functions([unreachable], "toy"), quick=True))
+    assert found
+    assert {r.status for r in found if r.family != "layout"} == {Status.ERROR}
+
+
+def test_what_a_provider_raises_is_a_failure_with_its_words():
+    found = list(run(from_functions([raises], "toy"), families=["value"], quick=True))
+    assert {r.status for r in found} == {Status.FAIL}
+    assert "raised OSError: no wings" in found[0].finding.reason
+
+
+def test_a_term_that_excludes_no_call_is_said_to_be_unchecked():
+    found = list(run(from_functions([single], "toy"), families=["layout"], quick=True))
+    assert any(r.status is Status.FAIL for r in found)  # it does not refuse other dtypes itself
+    assert not any(r.status is Status.ERROR for r in found)
+
+
+def test_every_check_of_the_reference_passes_and_has_power():
+    subject = references().only(["silu_and_mul", "kv_cache_write", "sample_token"])
+    power = dict.fromkeys(FAMILIES, 0)
+    for result in run(subject, quick=True):
+        assert result.status not in BAD, (result.id, result.finding.reason)
+        power[result.family] += result.finding.power
+    assert all(power.values())
+
+
+def test_one_check_alone_gives_the_same_answer():
+    subject = references().only(["rms_norm"])
+    every = list(run(subject, families=["value"], quick=True, seed=5))
+    chosen = every[len(every) // 2]
+    (again,) = run(subject, quick=True, seed=5, case=chosen.id)
+    assert again == chosen
+    assert chosen.repro.startswith("trivet-conformance run --plugin reference --seed 5 --case ")
+
+
+def test_ids_are_unique():
+    ids = [r.id for r in run(references().only(["rotary_embedding"]), quick=True)]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_number_of_threads_is_left_as_it_was():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = {torch.get_num_threads() for _ in run(references().only(["embedding"]), quick=True)}
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {2}

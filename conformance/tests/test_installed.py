@@ -1,0 +1,20 @@
+"""The installed CPU package, as its maker would run the kit."""
+
+from __future__ import annotations
+
+from trivet_conformance import Status, installed, run
+from trivet_conformance.families import FAMILIES
+from trivet_conformance.result import BAD
+
+
+def test_the_cpu_package_conforms():
+    bad, seen = [], set()
+    for result in run(installed("cpu"), quick=True):
+        if result.status in BAD:
+            bad.append(f"{result.status} {result.id}: {result.finding.reason}\n  {result.repro}")
+        if result.status is Status.PASS:
+            seen.add((result.op, result.family))
+    assert not bad, "\n".join(bad[:20])
+    operators = {op for op, _ in seen}
+    assert operators
+    assert seen == {(op, family) for op in operators for family in FAMILIES}

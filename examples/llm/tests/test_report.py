@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from llm import report
+from llm.schedule import Request
+from llm.tokenizer import Tokenizer
+
+FOREIGN = "[/red] [bold]x"
+
+
+def shown(*calls, reason=FOREIGN):
+    console = Console(file=io.StringIO(), width=200)
+    given = {
+        "settings": [{"name": "device", "value": reason, "source": reason}],
+        "calls": [{"site": s, "implementation": i, "calls": n} for s, i, n in calls],
+        "load_seconds": 1.0,
+        "first_token_seconds": 0.1,
+        "tokens_per_second": 9.0,
+    }
+    report.show(given, console)
+    return console.file.getvalue()
+
+
+def streamed(tiny, prompts, finishes):
+    """What is printed when each request gives ``a`` and then ``b``, the last request first."""
+    console = Console(file=io.StringIO())
+    requests = {Request([1], 2, "length"): prompt for prompt in prompts}
+    texts = report.Texts(Tokenizer(tiny.metadata), requests, console)
+    for request, finish in reversed(list(zip(requests, finishes, strict=True))):
+        for token in b"ab":
+            request.output.append(token)
+            request.finish = finish if token == ord("b") else ""
+            texts.push(request, token)
+    assert list(texts.texts.values()) == ["ab"] * len(prompts)
+    return console.file.getvalue()
+
+
+def test_foreign_text_is_shown_and_never_read_as_markup():
+    text = shown((FOREIGN, FOREIGN, 1), (FOREIGN, FOREIGN, 2))
+    assert text.count(FOREIGN) == 6
+    assert shown((FOREIGN, FOREIGN, None)).count(FOREIGN) == 4
+
+
+def test_what_ran_comes_before_the_settings():
+    text = shown(("norm", "vendor/vec", 7))
+    assert text.index("what ran") < text.index("vendor/vec") < text.index("settings")
+    assert "calls" in text
+    assert "what is bound" not in text
+
+
+def test_what_is_bound_has_one_line_a_site_and_no_calls():
+    text = shown(("down", "vendor/wide", None), ("down", "vendor/torch", None))
+    assert "what is bound" in text
+    assert "vendor/wide, vendor/torch" in text
+    assert "calls" not in text
+    assert "what ran" not in text
+
+
+@pytest.mark.parametrize("count", [None, 3])
+def test_sites_on_the_reference_are_counted_once(count):
+    calls = ("a", "reference", count), ("a", "vendor/vec", count), ("b", "vendor/vec", count)
+    assert "1 of 2 sites run on the reference of trivet" in shown(*calls)
+    assert "reference" not in shown(*calls[1:])
+
+
+def test_each_prompt_stands_before_its_answer(tiny):
+    text = streamed(tiny, [FOREIGN, "two\nlines"], ["stop", "stop"])
+    assert text == f"> {FOREIGN}\nab\n\n> two\n> lines\nab\n\n"
+
+
+@pytest.mark.parametrize(
+    ("finish", "said"),
+    [
+        ("length", "[2 tokens, cut]"),
+        ("cache", "[2 tokens, cut: the KV cache is full]"),
+        ("context", "[2 tokens, cut: the context of the model is full]"),
+    ],
+)
+def test_an_answer_that_was_cut_says_why(tiny, finish, said):
+    assert streamed(tiny, ["p"], [finish]) == f"> p\nab\n{said}\n\n"
