@@ -233,7 +233,8 @@ def _lock_document(
         return locks.checked(lock, "the lock given")
     if lock is None:
         return locks.load(settings.lock) if settings.lock else None
-    if isinstance(lock, Path) or lock:
+    typed = isinstance(lock, (str, Path))  # not every caller is checked
+    if typed and lock != "":
         return locks.load(Path(lock))
     msg = f"lock={lock!r} is no lock"
     raise ConfigError(msg, fix="a file, a document, None for TRIVET_LOCK, or False for none")
