@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trivet_conformance.calling import one_thread
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.mutants import VARIANTS, Variant
 from trivet_conformance.result import BAD, Status
@@ -75,7 +76,9 @@ def selftest(
         bench = Bench(seed, quick=quick)
         for variant, subject in group:
             families = (variant.killer,) if quick and variant.killer else tuple(FAMILIES)
-            yield judge_variant(variant, subject, families, bench)
+            with one_thread():
+                outcome = judge_variant(variant, subject, families, bench)
+            yield outcome
 
 
 def judge_variant(

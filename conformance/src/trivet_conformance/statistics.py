@@ -126,12 +126,10 @@ class Allowance:
 
 def kinds(t: Tensor) -> Tensor:
     """The kind of each number: finite, NaN, +Inf or -Inf."""
-    found = torch.full(t.shape, FINITE, dtype=torch.uint8)
-    if t.dtype.is_floating_point:
-        found[t.isnan()] = NAN
-        found[t == torch.inf] = POSITIVE
-        found[t == -torch.inf] = NEGATIVE
-    return found
+    if not t.dtype.is_floating_point or bool(t.isfinite().all()):
+        return torch.full(t.shape, FINITE, dtype=torch.uint8)
+    infinite = t.isinf() * torch.where(t > 0, POSITIVE, NEGATIVE)
+    return (t.isnan() * NAN + infinite).to(torch.uint8)
 
 
 def same_bits(a: Tensor, b: Tensor, *, any_nan: bool = False) -> Tensor:

@@ -220,3 +220,12 @@ def test_refusals(randn):
                 a["q"], a["k"], a["v"], a["table"], a["start"], a["lens"], 2, 20, 1.0, [],
                 a["window"], a["cap"],
             )  # fmt: skip
+
+
+def test_an_unknown_layout_is_refused(randn):
+    b = Batch(randn, [(20, 2)], 32, 2, 2, F32)
+    inputs = (b.q, b.k, b.v, b.table, b.start, torch.tensor(b.lens).int(), 2, 20, 1.0, [])
+    with pytest.raises(DomainError, match="'HND'"):
+        paged_attention(*inputs, layout="HND")
+    with pytest.raises(DomainError, match="'HND'"):
+        paged_attention_out(*inputs, layout="HND", out=torch.empty_like(b.q))

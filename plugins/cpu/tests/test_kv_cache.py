@@ -84,3 +84,11 @@ def test_refusals(randn):
     for arguments, words in refused:
         with pytest.raises(DomainError, match=words):
             kv_cache_write(*arguments)
+
+
+def test_an_unknown_layout_is_refused(randn):
+    k, cache = randn(3, 2, 8), torch.zeros(2, 4, 2, 8)
+    with pytest.raises(DomainError, match="'HND'") as raised:
+        kv_cache_write(k, k, cache, cache.clone(), torch.arange(3), "HND")
+    assert "'NHD'" in raised.value.fix
+    assert not cache.any()

@@ -40,6 +40,16 @@ def test_a_level_that_cannot_run_is_refused(monkeypatch):
     assert isa.level() == before
 
 
+def test_a_level_that_does_not_exist_is_refused():
+    with pytest.raises(DomainError, match="no level 'nonsense'"), isa.using("nonsense"):
+        pass
+    before = isa.level()
+    for number in (-1, 3, -(2**32), 2**32, 2**62):
+        with pytest.raises(RuntimeError, match="not compiled or cannot run"):
+            _library.op("set_isa")(number)
+    assert isa.level() == before
+
+
 def test_levels_compute_with_other_instructions(randn):
     """Sums in lanes of another width round differently: the table really changes."""
     if len(isa.levels()) == 1:

@@ -31,10 +31,6 @@ def test_torch_products(randn, dtype, rows, bias):
     y = linear.linear(x, weight, b)
     torch.testing.assert_close(y.double(), exact(x, weight, b), **tolerance(dtype))
     assert torch.equal(linear.linear_packed(x, [weight], 33, b), y)
-    longer = torch.cat((weight, weight))
-    padded = linear.linear_packed(x, [longer], 33, b)
-    assert padded.shape == y.shape
-    torch.testing.assert_close(padded, y)
 
 
 @pytest.mark.parametrize("shape", [(960, 576), (33, 127), (1, 8)])
@@ -67,8 +63,36 @@ def test_parameters_can_be_packed(randn):
 
 
 def test_a_pack_of_another_provider_is_refused(randn):
-    with pytest.raises(DomainError, match="not made by oneDNN"):
-        linear.linear_packed_float32(randn(4, 8), [randn(16, 8)], 16)
+    x, weight = randn(4, 8), randn(16, 8)
+    pack = linear._reorder({}, weight, None)
+    with pytest.raises(DomainError, match=r"made by torch's prepare.*oneDNN's") as raised:
+        linear.linear_packed_float32(x, [weight], 16)
+    assert "plan.prepare" in raised.value.fix
+    with pytest.raises(DomainError, match=r"made by oneDNN's prepare.*torch's"):
+        linear.linear_packed(x, pack, 16)
+
+
+def test_a_pack_of_another_dtype_is_refused(randn):
+    x, weight = randn(4, 8), randn(16, 8, dtype=BF16)
+    with pytest.raises(DomainError, match=r"the pack holds torch\.bfloat16"):
+        linear.linear_packed(x, [weight], 16)
+    if BF16 not in PACKED:
+        return
+    with pytest.raises(DomainError, match=r"the pack holds torch\.bfloat16"):
+        linear.linear_packed_float32(x, linear._reorder({}, weight, None), 16)
+    with pytest.raises(DomainError, match=r"the pack holds torch\.float32"):
+        linear.linear_packed_bfloat16(x.bfloat16(), linear._reorder({}, weight.float(), None), 16)
+
+
+@pytest.mark.parametrize("wrong", [15, 17, 0, -1])
+def test_out_features_are_those_of_the_pack(randn, wrong):
+    weight = randn(16, 8)
+    with pytest.raises(DomainError, match=f"out_features is {wrong}, .*16, 8"):
+        linear.linear_packed(randn(4, 8), [weight], wrong)
+    for dtype, product in PACKED.items():
+        pack = linear._reorder({}, weight.to(dtype), None)
+        with pytest.raises(DomainError, match=f"out_features is {wrong}, .*16, 8"):
+            product(randn(4, 8, dtype=dtype), pack, wrong)
 
 
 @pytest.mark.parametrize("dtype", PACKED)

@@ -127,3 +127,12 @@ def test_refusals(randn):
             rotary.rotary_embedding(*arguments)
         with pytest.raises(DomainError, match=words):
             rotary.rotary_embedding_(*arguments)
+
+
+def test_an_unknown_pairing_is_refused(randn):
+    q, (cos, sin) = randn(3, 2, 8), angles(randn, 3, 4)
+    for call in (rotary.rotary_embedding, rotary.rotary_embedding_):
+        for k in (None, randn(3, 1, 8)):
+            with pytest.raises(DomainError, match="pairing is 'gptj'") as raised:
+                call(q, k, cos, sin, "gptj")
+            assert "'neox' or 'interleaved'" in raised.value.fix

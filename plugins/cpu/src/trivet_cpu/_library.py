@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from trivet.errors import DomainError, PluginBroken
+from trivet.errors import DomainError, OutOfMemory, PluginBroken
 
 PACKAGE: Final = Path(__file__).parent
 KERNELS: Final = PACKAGE / "kernels"
@@ -24,11 +25,13 @@ _SHARED: Final = (
     "table.h",
     "level.cpp",
     "tensor.h",
+    "overlap.h",
     "isa.h",
     "binding.cpp",
 )
 _LEVELS: Final = ("baseline", "avx2", "avx512")
 _PREFIX: Final = "trivet_cpu domain: "
+_MEMORY: Final = re.compile(r"trivet_cpu memory: (\d+) bytes: (.*)")
 _REBUILD: Final = "install a C++ compiler, then: pip install --no-build-isolation trivet-cpu"
 
 
@@ -99,12 +102,27 @@ def sources(*names: str) -> tuple[str, ...]:
 
 
 def refuse(error: RuntimeError) -> NoReturn:
-    """Raises a kernel's refusal as a ``DomainError``, and any other error as it is."""
+    """Raises a kernel's refusal as the error that it is, and any other error as it came.
+
+    Raises:
+        DomainError: the kernel, or torch's dispatcher, does not take these arguments.
+        OutOfMemory: there is no memory for a result.
+    """
     text = str(error)
     if text.startswith(_PREFIX):
         what = text.removeprefix(_PREFIX).splitlines()[0]
         raise DomainError(what, fix="bind the operator instead of calling the kernel") from error
+    if failed := _MEMORY.match(text):
+        size, name = int(failed[1]), failed[2]
+        msg = f"{name}: no memory for a result of {size} bytes"
+        raise OutOfMemory(msg, requested_bytes=size) from error
     if isinstance(error, NotImplementedError):  # torch's word for a tensor of another device
         what = text.splitlines()[0]
         raise DomainError(what, fix="pass dense tensors of the CPU") from error
     raise error
+
+
+def refuse_layout(layout: str) -> NoReturn:
+    """Raises for an order of cache blocks that no kernel here reads."""
+    msg = f"the layout of the caches is {layout!r}"
+    raise DomainError(msg, fix="use 'NHD', [blocks, block_size, kv_heads, head_dim]")

@@ -7,7 +7,7 @@ from typing import Final
 from torch import Tensor
 
 from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of, rows
-from trivet_cpu._library import op, refuse, sources
+from trivet_cpu._library import op, refuse, refuse_layout, sources
 
 _SOURCES: Final = sources("attention.h", "attention_op.h")
 _attention = op("paged_attention")
@@ -45,9 +45,11 @@ def paged_attention(
     schedule: list[Tensor],  # noqa: ARG001  # tiles are cut at each call
     window: int = 0,
     soft_cap: float = 0.0,
-    layout: str = "NHD",  # noqa: ARG001  # the domain admits this one alone
+    layout: str = "NHD",
 ) -> Tensor:
     """Attends into a fresh tensor; tables are read by the host and verified."""
+    if layout != "NHD":
+        refuse_layout(layout)
     try:
         result: Tensor = _attention(
             q, k_cache, v_cache, block_table, query_start, seq_lens, scale, window, soft_cap
@@ -78,11 +80,13 @@ def paged_attention_out(
     schedule: list[Tensor],  # noqa: ARG001  # tiles are cut at each call
     window: int = 0,
     soft_cap: float = 0.0,
-    layout: str = "NHD",  # noqa: ARG001  # the domain admits this one alone
+    layout: str = "NHD",
     *,
     out: Tensor,
 ) -> None:
     """Attends into ``out``."""
+    if layout != "NHD":
+        refuse_layout(layout)
     try:
         _attention_out(
             q, k_cache, v_cache, block_table, query_start, seq_lens, scale, window, soft_cap, out

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse
 
 LEVELS: Final = ("baseline", "avx2", "avx512")
@@ -28,8 +29,11 @@ def using(name: str) -> Iterator[None]:
     """Uses another level inside the block; for tests, while no kernel runs elsewhere.
 
     Raises:
-        DomainError: the level is not compiled, or cannot run on this machine.
+        DomainError: there is no such level, it is not compiled, or cannot run on this machine.
     """
+    if name not in LEVELS:
+        msg = f"there is no level {name!r}"
+        raise DomainError(msg, fix=f"use one of {', '.join(levels())}")
     before = op("isa")()
     try:
         op("set_isa")(LEVELS.index(name))

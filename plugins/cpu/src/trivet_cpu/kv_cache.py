@@ -7,7 +7,7 @@ from typing import Final
 from torch import Tensor
 
 from trivet.contracts import Term, contiguous, equal, implements, one_of, rows
-from trivet_cpu._library import op, refuse, sources
+from trivet_cpu._library import op, refuse, refuse_layout, sources
 
 _write = op("kv_cache_write")
 
@@ -36,9 +36,11 @@ def kv_cache_write(
     k_cache: Tensor,
     v_cache: Tensor,
     slots: Tensor,
-    layout: str = "NHD",  # noqa: ARG001  # the domain admits this one alone
+    layout: str = "NHD",
 ) -> None:
     """Copies each token's rows into its slot; a slot behind the cache is refused."""
+    if layout != "NHD":
+        refuse_layout(layout)
     try:
         _write(k, v, k_cache, v_cache, slots)
     except RuntimeError as error:

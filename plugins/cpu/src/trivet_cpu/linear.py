@@ -17,7 +17,7 @@ bfloat16 matrices. Neither product is batch invariant: both choose a kernel by t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -34,6 +34,20 @@ _pointwise: Any = torch.ops.mkldnn._linear_pointwise.default if ONEDNN else None
 
 _PACKED_FOR_ROWS: Final = 64  # oneDNN lays the weight out for this many rows; right for any
 _FLOATS: Final = ("float32", "bfloat16", "float16", "float64")
+
+
+def _refuse_pack(provider: str, x: Tensor, packed: list[Tensor], out_features: int) -> NoReturn:
+    """Says what is wrong with a pack."""
+    pack = packed[0]
+    maker = "oneDNN's prepare" if pack.is_mkldnn else "torch's prepare"
+    if pack.is_mkldnn is not (provider == "oneDNN"):
+        what = f"the pack was made by {maker}, the product is {provider}'s"
+    elif pack.dtype is not x.dtype:
+        what = f"x is {x.dtype}, the pack holds {pack.dtype}"
+    else:
+        what = f"out_features is {out_features}, the pack holds a weight {list(pack.shape)}"
+    msg = f"linear_packed: {what}"
+    raise DomainError(msg, fix="prepare the weight at this site: plan.prepare(site, weight)")
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -63,8 +77,8 @@ def linear_packed(
 ) -> Tensor:
     """Multiplies with torch; the pack is the weight as it came."""
     weight = packed[0]
-    if weight.shape[0] != out_features:
-        weight = weight[:out_features]
+    if weight.is_mkldnn or weight.dtype is not x.dtype or weight.shape[0] != out_features:
+        _refuse_pack("torch", x, packed, out_features)
     return _product(x, weight, bias)
 
 
@@ -79,20 +93,22 @@ def _restore(packed: list[Tensor]) -> Tensor:
     return packed[0].to_dense()
 
 
-def _onednn(x: Tensor, packed: list[Tensor], bias: Tensor | None, wanted: torch.dtype) -> Tensor:
+def _onednn(
+    x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None, wanted: torch.dtype
+) -> Tensor:
     if x.dtype is not wanted:
         msg = f"linear_packed: x is {x.dtype}, this product is for {wanted}"
         raise DomainError(msg, fix="bind the operator instead of calling this function")
-    if not packed[0].is_mkldnn:
-        msg = "linear_packed: this pack was not made by oneDNN's prepare"
-        raise DomainError(msg, fix="prepare the weight at this site: plan.prepare(site, weight)")
+    pack = packed[0]
+    if not pack.is_mkldnn or pack.dtype is not wanted or pack.shape[0] != out_features:
+        _refuse_pack("oneDNN", x, packed, out_features)
     if bias is not None and not bias.is_contiguous():
         bias = bias.contiguous()  # torch 2.13 hands oneDNN the address and forgets the stride
     if torch.is_autocast_enabled("cpu"):
         with torch.autocast("cpu", enabled=False):
-            plain: Tensor = _pointwise(x, packed[0], bias, "none", [], "")
+            plain: Tensor = _pointwise(x, pack, bias, "none", [], "")
         return plain
-    result: Tensor = _pointwise(x, packed[0], bias, "none", [], "")
+    result: Tensor = _pointwise(x, pack, bias, "none", [], "")
     return result
 
 
@@ -117,12 +133,11 @@ def linear_packed_float32(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
 ) -> Tensor:
     """Multiplies float32 rows with oneDNN over a reordered weight."""
-    del out_features
     low, high = _ROWS
     if not low * x.shape[-1] <= x.numel() <= high * x.shape[-1]:
         msg = f"linear_packed: shape {list(x.shape)} has not {low} to {high} rows"
         raise DomainError(msg, fix="bind the operator: it takes torch's product elsewhere")
-    return _onednn(x, packed, bias, torch.float32)
+    return _onednn(x, packed, out_features, bias, torch.float32)
 
 
 @implements(
@@ -138,5 +153,4 @@ def linear_packed_bfloat16(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
 ) -> Tensor:
     """Multiplies bfloat16 rows with oneDNN over a reordered weight, accumulating in float32."""
-    del out_features
-    return _onednn(x, packed, bias, torch.bfloat16)
+    return _onednn(x, packed, out_features, bias, torch.bfloat16)

@@ -6,7 +6,8 @@ from typing import Final
 
 from torch import Tensor
 
-from trivet.contracts import Term, dtype, equal, implements, rows
+from trivet.contracts import Term, dtype, equal, implements, one_of, rows
+from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse, sources
 
 _SOURCES: Final = sources("rotary.h", "rotary_op.h")
@@ -20,7 +21,17 @@ _DOMAIN: Final[list[Term]] = [
     equal("k.dtype", "q.dtype"),
     rows("q"),
     rows("k"),
+    one_of("pairing", "neox", "interleaved"),
 ]
+
+
+def _interleaved(pairing: str) -> bool:
+    if pairing == "neox":
+        return False
+    if pairing == "interleaved":
+        return True
+    msg = f"rotary_embedding: pairing is {pairing!r}"
+    raise DomainError(msg, fix="use 'neox' or 'interleaved'")
 
 
 @implements(
@@ -37,8 +48,8 @@ def rotary_embedding(
     """Rotates into fresh tensors."""
     try:
         if k is None:
-            return [_q(q, cos, sin, pairing == "interleaved")]
-        return list(_qk(q, k, cos, sin, pairing == "interleaved"))
+            return [_q(q, cos, sin, _interleaved(pairing))]
+        return list(_qk(q, k, cos, sin, _interleaved(pairing)))
     except RuntimeError as error:
         refuse(error)
 
@@ -57,8 +68,8 @@ def rotary_embedding_(
     """Rotates ``q`` and ``k`` in place."""
     try:
         if k is None:
-            _q_inplace(q, cos, sin, pairing == "interleaved")
+            _q_inplace(q, cos, sin, _interleaved(pairing))
         else:
-            _qk_inplace(q, k, cos, sin, pairing == "interleaved")
+            _qk_inplace(q, k, cos, sin, _interleaved(pairing))
     except RuntimeError as error:
         refuse(error)

@@ -1,6 +1,6 @@
 // Checks and entry points of silu_and_mul.
 #pragma once
-#include "tensor.h"
+#include "overlap.h"
 
 namespace trivet_cpu {
 
@@ -15,11 +15,19 @@ inline void run_silu_and_mul(const Arg& x, const Arg& y, const char* op) {
   a.inter = y.size(-1);
   Tokens in = collapse(x, 1, op, "the leading dims must collapse into one");
   Tokens out = collapse(y, 1, op, "the leading dims must collapse into one");
+  require_distinct(out, a.inter, op);
   if (in.count == 0 || a.inter == 0) return;
   a.x = x.in();
   a.y = y.inout();
   a.x_stride = in.stride;
   a.y_stride = out.stride;
+  const int64_t itemsize = type == F32 ? 4 : 2;
+  const Span written(a.y, out, a.inter, itemsize);
+  for (int half = 0; half < 2; half++) {
+    const Span read((const char*)a.x + half * a.inter * itemsize, in, a.inter, itemsize);
+    require(same_rows(written, read) || apart(written, read), op,
+            "out overlaps x without being one of its halves");
+  }
   auto kernel = current().table->silu_and_mul[type];
   over_rows(in.count, a.inter * (type == F32 ? 12 : 6),
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "tensor.h"
+#include "overlap.h"
 
 namespace trivet_cpu {
 
@@ -109,6 +109,17 @@ inline void run_tiles(const AttentionArgs& a, Type type, const char* op) {
   require(found, op, "block_table names a block outside of the cache");
 }
 
+inline void require_attention_apart(const AttentionArgs& a, const Arg* args, const Arg& out,
+                                    const char* op) {
+  const Span written = span_of(a.out, out);
+  const int64_t heads = (a.heads - 1) * a.q_head_stride;  // from the first head to the last
+  const int64_t itemsize = (int64_t)aoti_torch_dtype_element_size(args[0].dtype);
+  const Span q(a.q, {a.tokens, a.q_stride}, heads + a.head_dim, itemsize);
+  require(apart(written, q) && apart(written, span_of(a.k, args[1])) &&
+              apart(written, span_of(a.v, args[2])),
+          op, "out overlaps q or a cache");
+}
+
 // Stack: q, k_cache, v_cache, block_table, query_start, seq_lens, scale, window, soft_cap, out?
 inline void run_attention(Arg* args, const StableIValue* scalars, const Arg& out, const char* op) {
   AttentionArgs a = attention_args(args[0], args[1], args[2], op);
@@ -125,6 +136,7 @@ inline void run_attention(Arg* args, const StableIValue* scalars, const Arg& out
   require(a.window >= 0 && a.soft_cap >= 0.0f, op, "window and soft_cap must not be negative");
   if (a.tokens == 0 || a.heads == 0 || a.head_dim == 0) return;
   a.out = out.inout();
+  require_attention_apart(a, args, out, op);
   Type type = activation_type(args[0], op);
   const int64_t token = a.heads * a.head_dim * (type == F32 ? 4 : 2);
   run_tiles(a, type, op);
@@ -140,6 +152,7 @@ inline void paged_attention(StableIValue* stack, uint64_t, uint64_t) {
   for (Arg& a : args) a.read();
   check_attention(args[0], args[1], args[2], args[3], args[4], args[5], op);
   Arg out(fresh(args[0], args[0].size(-1), op));
+  out.read();
   run_attention(args, stack + 6, out, op);
   stack[0] = out.give();
 }

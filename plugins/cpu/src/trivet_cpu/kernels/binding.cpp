@@ -21,7 +21,7 @@ static void isa_levels(StableIValue* stack, uint64_t, uint64_t) {
 // For tests: uses another level from the next call on. Not meant for use while kernels run.
 static void set_isa(StableIValue* stack, uint64_t, uint64_t) {
   int64_t level = as_int(stack[0]);
-  const Table* table = level < LEVELS ? table_of((int)level) : nullptr;
+  const Table* table = level >= 0 && level < LEVELS ? table_of((int)level) : nullptr;
   require(table != nullptr, "set_isa", "this level is not compiled or cannot run here");
   current().level = (int)level;
   current().table = table;

@@ -1,6 +1,6 @@
 // kv_cache_write: copies rows of k and v into the slots of their caches. Bytes only, any dtype.
 #pragma once
-#include "tensor.h"
+#include "overlap.h"
 
 namespace trivet_cpu {
 
@@ -64,6 +64,8 @@ inline void kv_cache_write(StableIValue* stack, uint64_t, uint64_t) {
     require(slot[i * step] < places, op, "a slot lies behind the end of the cache");
   const int64_t itemsize = (int64_t)aoti_torch_dtype_element_size(k.dtype);
   CacheCopy keys(k, k_cache, tk, itemsize), values(v, v_cache, tv, itemsize);
+  require(apart(span_of(keys.to, k_cache), span_of(values.to, v_cache)), op,
+          "k_cache and v_cache overlap: they are two tensors");
   const int64_t bytes = 2 * (keys.row * keys.heads + values.row * values.heads);
   over_rows(tk.count, bytes, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {

@@ -1,6 +1,6 @@
 // Checks and entry points of rms_norm and fused_add_rms_norm.
 #pragma once
-#include "tensor.h"
+#include "overlap.h"
 
 namespace trivet_cpu {
 
@@ -26,6 +26,17 @@ inline Tokens norm_rows_of(const Arg& t, const Arg& x, const char* op) {
   return collapse(t, 1, op, "the leading dims must collapse into one");
 }
 
+inline Tokens norm_written(const Arg& t, const Arg& x, const char* op) {
+  Tokens rows = norm_rows_of(t, x, op);
+  require_distinct(rows, x.size(-1), op);
+  return rows;
+}
+// A written tensor is each activation row by row, or apart from it; from the weight it is apart.
+inline void norm_apart(const Span& written, const Span& read, const char* op) {
+  require(same_rows(written, read) || apart(written, read), op,
+          "out overlaps an input without being it");
+}
+
 inline NormTypes norm_common(const Arg& x, const Arg& weight, const NormScalars& s, NormArgs& a,
                         const char* op) {
   require(x.dim >= 1, op, "x must have at least one dim");
@@ -42,7 +53,7 @@ inline void run_rms_norm(const Arg& x, const Arg& weight, const NormScalars& s, 
                          bool y_is_x, const char* op) {
   NormArgs a{};
   NormTypes types = norm_common(x, weight, s, a, op);
-  Tokens in = norm_rows_of(x, x, op), out = norm_rows_of(y, x, op);
+  Tokens in = norm_rows_of(x, x, op), out = norm_written(y, x, op);
   if (in.count == 0 || a.hidden == 0) return;
   const Operand w(weight, 1);
   a.weight = w.data<char>();
@@ -50,6 +61,10 @@ inline void run_rms_norm(const Arg& x, const Arg& weight, const NormScalars& s, 
   a.x = y_is_x ? a.y : x.in();
   a.x_stride = in.stride;
   a.y_stride = out.stride;
+  const int64_t itemsize = x.dtype == dtypes().f32 ? 4 : 2;
+  const Span written(a.y, out, a.hidden, itemsize);
+  norm_apart(written, Span(a.x, in, a.hidden, itemsize), op);
+  require(apart(written, span_of(a.weight, weight)), op, "out overlaps the weight");
   auto kernel = current().table->rms_norm[types];
   over_rows(in.count, a.hidden * (x.dtype == dtypes().f32 ? 8 : 4),
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
@@ -87,7 +102,7 @@ inline void run_fused_add(const Arg& x, const Arg& residual, const Arg& weight,
   NormArgs a{};
   NormTypes types = norm_common(x, weight, s, a, op);
   Tokens tx = norm_rows_of(x, x, op), tr = norm_rows_of(residual, x, op);
-  Tokens ty = norm_rows_of(y, x, op), ts = norm_rows_of(sum, x, op);
+  Tokens ty = norm_written(y, x, op), ts = norm_written(sum, x, op);
   if (tx.count == 0 || a.hidden == 0) return;
   const Operand w(weight, 1);
   a.weight = w.data<char>();
@@ -99,6 +114,14 @@ inline void run_fused_add(const Arg& x, const Arg& residual, const Arg& weight,
   a.residual_stride = tr.stride;
   a.y_stride = ty.stride;
   a.sum_stride = ts.stride;
+  const int64_t itemsize = x.dtype == dtypes().f32 ? 4 : 2;
+  const Span written[2] = {{a.y, ty, a.hidden, itemsize}, {a.sum, ts, a.hidden, itemsize}};
+  require(apart(written[0], written[1]), op, "the two written tensors overlap");
+  for (const Span& s : written) {
+    norm_apart(s, Span(a.x, tx, a.hidden, itemsize), op);
+    norm_apart(s, Span(a.residual, tr, a.hidden, itemsize), op);
+    require(apart(s, span_of(a.weight, weight)), op, "out overlaps the weight");
+  }
   auto kernel = current().table->fused_add_rms_norm[types];
   over_rows(tx.count, a.hidden * (x.dtype == dtypes().f32 ? 16 : 8),
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });

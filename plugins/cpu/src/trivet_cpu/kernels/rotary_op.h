@@ -1,6 +1,6 @@
 // Checks and entry points of rotary_embedding.
 #pragma once
-#include "tensor.h"
+#include "overlap.h"
 
 namespace trivet_cpu {
 
@@ -15,11 +15,25 @@ inline void rotary_part(const Arg& in, const Arg& out, const Arg& q, RotaryPart&
   Tokens ti = collapse(in, 2, op, "the token dims must collapse into one");
   Tokens to = collapse(out, 2, op, "the token dims must collapse into one");
   require(ti.count == tokens, op, "k must have the tokens of q");
+  require_distinct(to, out, op);
   part.heads = in.size(-2);
   part.in_stride = ti.stride;
   part.out_stride = to.stride;
   part.in_head_stride = in.stride(-2);
   part.out_head_stride = out.stride(-2);
+}
+
+// q and k are often views of one projection; heads that are not dense may lie between each other.
+inline void rotary_apart(const RotaryArgs& a, int64_t tokens, int64_t itemsize, const char* op) {
+  const char* what = "q and k overlap, and both are written";
+  const RotaryPart &q = a.part[0], &k = a.part[1];
+  if (q.heads == 0 || k.heads == 0 || a.head_dim == 0) return;
+  require(q.out != k.out, op, what);
+  for (const RotaryPart* p : {&q, &k})
+    if (p->heads > 1 && p->out_head_stride != a.head_dim) return;
+  const Span first(q.out, {tokens, q.out_stride}, q.heads * a.head_dim, itemsize);
+  const Span second(k.out, {tokens, k.out_stride}, k.heads * a.head_dim, itemsize);
+  require(apart(first, second), op, what);
 }
 
 // `k` and `k_out` may be null; `in_place` means that each output is its input.
@@ -53,6 +67,7 @@ inline void run_rotary(const Arg& q, const Arg* k, const Arg& cos, const Arg& si
     a.part[1].out = k_out->inout();
     a.part[1].in = in_place ? a.part[1].out : k->in();
   }
+  if (k && in_place) rotary_apart(a, tokens, type == F32 ? 4 : 2, op);
   auto kernel = current().table->rotary[type];
   int64_t values = (a.part[0].heads + a.part[1].heads) * a.head_dim;
   over_rows(tokens, values * (type == F32 ? 8 : 4),

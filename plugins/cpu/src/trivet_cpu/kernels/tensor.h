@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -25,9 +26,8 @@ namespace trivet_cpu {
 inline void require(bool holds, const char* op, const char* what) {
   if (__builtin_expect(!holds, 0)) outside(op, what);
 }
-inline void torch_ok(AOTITorchError code) {
-  if (__builtin_expect(code != AOTI_TORCH_SUCCESS, 0))
-    throw std::runtime_error("trivet_cpu: torch refused a call");
+inline void torch_ok(AOTITorchError code, const char* what) {
+  if (__builtin_expect(code != AOTI_TORCH_SUCCESS, 0)) outside("an argument", what);
 }
 
 struct DTypes {
@@ -53,21 +53,22 @@ class Arg {
 
   // Reads shape, strides and dtype; done after every handle is owned, since it may throw.
   void read() {
-    torch_ok(aoti_torch_get_dim(handle_, &dim));
-    torch_ok(aoti_torch_get_sizes(handle_, &sizes));
-    torch_ok(aoti_torch_get_strides(handle_, &strides));
-    torch_ok(aoti_torch_get_dtype(handle_, &dtype));
+    const char* what = "it is None, or no tensor with strides";
+    torch_ok(aoti_torch_get_dim(handle_, &dim), what);
+    torch_ok(aoti_torch_get_sizes(handle_, &sizes), what);
+    torch_ok(aoti_torch_get_strides(handle_, &strides), what);
+    torch_ok(aoti_torch_get_dtype(handle_, &dtype), what);
   }
   template <class T = void>
   const T* in() const {
     const void* p;
-    torch_ok(torch_get_const_data_ptr(handle_, &p));
+    torch_ok(torch_get_const_data_ptr(handle_, &p), "its memory cannot be read");
     return (const T*)p;
   }
   template <class T = void>
   T* inout() const {
     void* p;
-    torch_ok(torch_get_mutable_data_ptr(handle_, &p));
+    torch_ok(torch_get_mutable_data_ptr(handle_, &p), "its memory cannot be written");
     return (T*)p;
   }
   int64_t size(int64_t i) const { return sizes[i < 0 ? dim + i : i]; }
@@ -115,13 +116,15 @@ inline bool collapses(const Arg& a, int64_t trailing, Tokens& t) {
   t = {};
   for (int64_t i = 0; i < a.dim - trailing; i++) t.count *= a.sizes[i];
   if (t.count == 0) return true;
-  int64_t expected = 0;  // 0: no dim with a stride that matters yet
+  bool seen = false;  // a dim whose stride matters; that stride may be 0, in an expanded tensor
+  int64_t expected = 0;
   for (int64_t i = a.dim - trailing - 1; i >= 0; i--) {
     if (a.sizes[i] == 1) continue;
-    if (expected == 0)
+    if (!seen)
       t.stride = a.strides[i];
     else if (a.strides[i] != expected)
       return false;
+    seen = true;
     expected = a.strides[i] * a.sizes[i];
   }
   return true;
@@ -180,7 +183,7 @@ inline void advise_huge_pages(AtenTensorHandle h, int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   if (bytes < HUGE_PAGES_FROM) return;
   void* p;
-  torch_ok(torch_get_mutable_data_ptr(h, &p));
+  if (torch_get_mutable_data_ptr(h, &p) != AOTI_TORCH_SUCCESS) return;
   const uintptr_t page = 4096, from = ((uintptr_t)p + page - 1) / page * page;
   madvise((void*)from, (uintptr_t)p + bytes - from, MADV_HUGEPAGE);
 #else
@@ -191,6 +194,14 @@ inline void advise_huge_pages(AtenTensorHandle h, int64_t bytes) {
 
 constexpr int64_t MAX_DIM = 16;
 
+// Messages of this form become OutOfMemory in Python.
+[[noreturn]] __attribute__((cold, noinline)) inline void out_of_memory(const char* op,
+                                                                       double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f", bytes);
+  throw std::runtime_error(std::string("trivet_cpu memory: ") + text + " bytes: " + op);
+}
+
 // A fresh contiguous tensor with the leading sizes of `like`, and `last` as its last dim.
 inline AtenTensorHandle fresh(const Arg& like, int64_t last, const char* op) {
   require(like.dim <= MAX_DIM, op, "more than 16 dims");
@@ -200,9 +211,13 @@ inline AtenTensorHandle fresh(const Arg& like, int64_t last, const char* op) {
     strides[i] = step;
     step *= sizes[i] > 1 ? sizes[i] : 1;
   }
+  const int64_t itemsize = (int64_t)aoti_torch_dtype_element_size(like.dtype);
   AtenTensorHandle h;
-  torch_ok(aoti_torch_empty_strided(like.dim, sizes, strides, like.dtype, dtypes().cpu, 0, &h));
-  advise_huge_pages(h, step * (int64_t)aoti_torch_dtype_element_size(like.dtype));
+  if (__builtin_expect(aoti_torch_empty_strided(like.dim, sizes, strides, like.dtype, dtypes().cpu,
+                                                0, &h) != AOTI_TORCH_SUCCESS,
+                       0))
+    out_of_memory(op, (double)step * (double)itemsize);
+  advise_huge_pages(h, step * itemsize);
   return h;
 }
 
