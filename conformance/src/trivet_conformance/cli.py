@@ -11,7 +11,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from trivet.errors import TrivetError
 from trivet_conformance import report
@@ -103,16 +102,14 @@ def list_(plugin: str, ops: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=1, sort_keys=True))
         return
-    table = Table("operator", "provider", "form", "dtypes", "domain", "checks itself")
     for row in rows["implementations"]:
-        checks = "yes" if row["checks"] else "no"
-        dtypes, domain = ", ".join(row["dtypes"]), "\n".join(row["domain"]) or "every call"
-        table.add_row(row["operator"], row["provider"], row["form"], dtypes, domain, checks)
-    console = Console()
-    console.print(table)
+        checks = "checks itself" if row["checks"] else "does not check itself"
+        click.echo(f"{row['operator']}  {row['provider']}  {row['form']}, {checks}")
+        click.echo(f"    dtypes: {', '.join(row['dtypes'])}")
+        click.echo(f"    domain: {' and '.join(row['domain']) or 'every call'}")
     for kind in ("refused", "unmet"):
         for line in rows[kind]:
-            console.print(f"{kind}: {': '.join(line)}")
+            click.echo(f"{kind}: {': '.join(line)}")
 
 
 def claims(subject: Subject) -> dict[str, Any]:
