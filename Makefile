@@ -11,6 +11,9 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 ARGS   ?=
 
+# threads that wait must not spin: on a busy machine spinning costs ten times the work
+export OMP_WAIT_POLICY ?= PASSIVE
+
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 DISTS  := core plugins/cpu conformance
