@@ -38,7 +38,7 @@ T = TypeVar("T")
 LOG: Final = logging.getLogger("trivet.plugins")
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Entry:
     """What is known of one plugin; only ``Discovery`` changes it, under its lock."""
 

@@ -98,7 +98,7 @@ class Line:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
     """All lines at one moment, remarks about the settings, and where discovery began.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +54,7 @@ def find_file(environ: Mapping[str, str], folder: Path) -> Path | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class File:
     """A parsed configuration file: plain values by ``Settings`` field, orders by mode."""
 
@@ -125,6 +124,8 @@ class _Reader:
         return values, keys
 
     def read(self) -> File:
+        import tomllib  # only where there is a file: it costs milliseconds
+
         try:
             data = tomllib.loads(self.path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
