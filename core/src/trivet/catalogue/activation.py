@@ -11,7 +11,8 @@ from trivet.contracts import Cases, operator
 
 def _silu_oracle(x: Tensor) -> Tensor:
     gate, value = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
-    return 0.5 * gate * (1 + torch.tanh(gate / 2)) * value
+    sigmoid = torch.exp(-torch.logaddexp(torch.zeros_like(gate), -gate))
+    return gate * sigmoid * value
 
 
 @operator(

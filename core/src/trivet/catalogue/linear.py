@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trivet.catalogue._numerics import linear_map
-from trivet.contracts import Cases, operator
+from trivet.contracts import Budget, Cases, operator
 from trivet.errors import DomainError
 
 _SIZES = (
@@ -18,6 +18,10 @@ _SIZES = (
     {"tokens": 65, "in_features": 127, "out_features": 64},
     {"tokens": 0, "in_features": 8, "out_features": 4},
 )
+
+
+_BUDGET = Budget(factor=3.0)
+"""Measured: sums of 576 products in plain order use up to 1.34 of a budget of factor 2."""
 
 
 def _linear_oracle(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -63,6 +67,7 @@ def _keep(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> list
     returns=[("*tokens out_features", "x")],
     cases=Cases(sizes=_SIZES),
     oracle=_linear_oracle,
+    budget=_BUDGET,
 )
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Computes ``x @ weight.T + bias``; ``weight`` is ``[out_features, in_features]``."""
@@ -79,6 +84,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ("*tokens out_features", "x"),
     ],
     oracle=_packed_oracle,
+    budget=_BUDGET,
     prepare=_keep,
 )
 def linear_packed(
