@@ -6,8 +6,8 @@ import json
 
 from click.testing import CliRunner
 
-from trivet_conformance import cli
-from trivet_conformance.selftest import Outcome
+from trivet_conformance.cli import program as cli
+from trivet_conformance.selftest.selftest import Outcome
 
 
 def call(*arguments):

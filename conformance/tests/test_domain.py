@@ -21,8 +21,8 @@ from trivet.contracts import (
     rank,
     rows,
 )
-from trivet_conformance.domain import breaks, fit
-from trivet_conformance.points import Point, make
+from trivet_conformance.calls.domain import breaks, fit
+from trivet_conformance.calls.points import Point, make
 
 DTYPES = {"T": torch.float32, "B": torch.float32}
 

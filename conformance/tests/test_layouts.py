@@ -7,9 +7,9 @@ import torch
 from toy import scaled
 
 from trivet.catalogue import operators
-from trivet_conformance.calling import lay_out
-from trivet_conformance.layouts import KINDS, Layout, leads, packable, place, strides_of
-from trivet_conformance.points import arguments, make
+from trivet_conformance.calls.calling import lay_out
+from trivet_conformance.calls.layouts import KINDS, Layout, leads, packable, place, strides_of
+from trivet_conformance.calls.points import arguments, make
 
 CPU = torch.device("cpu")
 DTYPES = {"T": torch.float32, "B": torch.float32}

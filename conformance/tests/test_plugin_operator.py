@@ -9,8 +9,8 @@ from torch import Tensor
 
 from trivet.contracts import Cases, dtype, implements, operator
 from trivet_conformance.result import BAD, Status
-from trivet_conformance.run import run
-from trivet_conformance.subject import from_functions, installed
+from trivet_conformance.running.run import run
+from trivet_conformance.subject.subject import from_functions, installed
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs/tutorials/first-plugin.md"
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trivet_conformance import report
+from trivet_conformance.report import lines as report
 from trivet_conformance.result import Finding, Result, Status
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from trivet_conformance.families import FAMILIES
-from trivet_conformance.mutants import VARIANTS
-from trivet_conformance.selftest import PLUGIN, judge_variant, selftest, sole_killers
-from trivet_conformance.subject import from_functions
-from trivet_conformance.truth import Bench
+from trivet_conformance.judging.truth import Bench
+from trivet_conformance.selftest.mutants import VARIANTS
+from trivet_conformance.selftest.selftest import PLUGIN, judge_variant, selftest, sole_killers
+from trivet_conformance.subject.subject import from_functions
 
 
 @pytest.fixture(scope="module")

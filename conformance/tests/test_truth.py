@@ -9,10 +9,10 @@ import torch
 from toy import scaled
 
 from trivet.catalogue import operators
-from trivet_conformance import truth as module
-from trivet_conformance.judging import judge, wrong_results
-from trivet_conformance.points import make
-from trivet_conformance.truth import Bench, Disagreement
+from trivet_conformance.calls.points import make
+from trivet_conformance.judging import truth as module
+from trivet_conformance.judging.judge import judge, wrong_results
+from trivet_conformance.judging.truth import Bench, Disagreement
 
 DTYPES = {"T": torch.float32, "B": torch.float32}
 POINT = make({"tokens": 40, "width": 64}, {}, DTYPES)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trivet_conformance.result import Finding, Result, Status
-from trivet_conformance.run import run
-from trivet_conformance.subject import Subject, from_functions, installed, references
+from trivet_conformance.running.run import run
+from trivet_conformance.subject.subject import Subject, from_functions, installed, references
 
 __version__ = "0.1.0"
 

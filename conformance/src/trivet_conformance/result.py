@@ -1,4 +1,4 @@
-"""What a check says: six statuses, and one record a check that can be repeated from its text."""
+"""What a check says: a status, and one record a check that can be repeated from its text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class Status(StrEnum):
     ``refused_ok``: a call outside a declared domain was refused as the contract wants.
     ``not_supported``: the provider claims nothing there. ``not_run``: nothing was tried, and the
     reason says why. ``error``: the kit, the declaration or the reference is at fault, or the
-    check has no power.
+    check has no power. ``crash``: the process died in the check. ``timeout``: it was killed when
+    its time was over. ``waived``: it failed, and a waiver in force says why that is known.
+    ``xpass``: it passed although a waiver says that it fails. ``flaky``: a repetition of the
+    very same check had another status.
     """
 
     PASS = "pass"  # noqa: S105 - a status, no secret
@@ -24,9 +27,16 @@ class Status(StrEnum):
     NOT_SUPPORTED = "not_supported"
     REFUSED_OK = "refused_ok"
     NOT_RUN = "not_run"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    WAIVED = "waived"
+    XPASS = "xpass"
+    FLAKY = "flaky"
 
 
-BAD: Final = frozenset({Status.FAIL, Status.ERROR})
+BAD: Final = frozenset(
+    {Status.FAIL, Status.ERROR, Status.CRASH, Status.TIMEOUT, Status.XPASS, Status.FLAKY}
+)
 """Statuses that make a run fail."""
 
 

@@ -19,7 +19,9 @@ from trivet.contracts.implementation import Implementation
 from trivet.errors import DomainError
 from trivet.runtime.checks import Watch, check_inputs
 from trivet.selection.derive import derive
-from trivet_conformance.calling import Outcome, ProviderFault, copied, invoke, on_cpu
+from trivet_conformance.calls.calling import Outcome, ProviderFault, copied, invoke, on_cpu
+from trivet_conformance.calls.layouts import Layout, packable
+from trivet_conformance.calls.points import Point
 from trivet_conformance.families.case import (
     Case,
     base_points,
@@ -28,15 +30,14 @@ from trivet_conformance.families.case import (
     unclaimed,
     value_finding,
 )
-from trivet_conformance.judging import judge, settle
-from trivet_conformance.layouts import Layout, packable
-from trivet_conformance.points import Point
+from trivet_conformance.judging.judge import judge, settle
+from trivet_conformance.judging.statistics import same_bits
+from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
-from trivet_conformance.statistics import same_bits
-from trivet_conformance.subject import Target
-from trivet_conformance.truth import Bench
+from trivet_conformance.subject.subject import Target
 
 NAME: Final = "alias"
+LEVEL: Final = "L1"
 TOKENS: Final = 6
 FORMS: Final = ("functional", "inplace", "out")
 _NEAREST: Final = {

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from trivet_conformance import grid
-from trivet_conformance.calling import Outcome, ProviderFault, invoke, on_cpu
-from trivet_conformance.domain import fit
-from trivet_conformance.judging import Verdict, judge, settle
-from trivet_conformance.layouts import Layout, Placed
-from trivet_conformance.points import Point, make
+from trivet_conformance.calls import grid
+from trivet_conformance.calls.calling import Outcome, ProviderFault, invoke, on_cpu
+from trivet_conformance.calls.domain import fit
+from trivet_conformance.calls.layouts import Layout, Placed
+from trivet_conformance.calls.points import Point, make
+from trivet_conformance.judging.judge import Verdict, judge, settle
+from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.result import Finding, Status
-from trivet_conformance.subject import Target, dtype_text
-from trivet_conformance.truth import Bench, Disagreement
+from trivet_conformance.subject.subject import Target, dtype_text
 
 
 @dataclass(frozen=True)

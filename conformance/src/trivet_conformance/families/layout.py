@@ -19,8 +19,10 @@ from trivet.contracts.declaration import Operator
 from trivet.contracts.implementation import REFERENCE
 from trivet.contracts.terms import Term
 from trivet.errors import DomainError
-from trivet_conformance.calling import Outcome, ProviderFault, compute, invoke, on_cpu
-from trivet_conformance.domain import breaks
+from trivet_conformance.calls.calling import Outcome, ProviderFault, compute, invoke, on_cpu
+from trivet_conformance.calls.domain import breaks
+from trivet_conformance.calls.layouts import Layout, Placed, enumerate_layouts
+from trivet_conformance.calls.points import Point, supplied
 from trivet_conformance.families.case import (
     Case,
     base_points,
@@ -29,15 +31,14 @@ from trivet_conformance.families.case import (
     nothing_inside,
     unclaimed,
 )
-from trivet_conformance.judging import judge, settle
-from trivet_conformance.layouts import Layout, Placed, enumerate_layouts
-from trivet_conformance.points import Point, supplied
+from trivet_conformance.judging.judge import judge, settle
+from trivet_conformance.judging.statistics import same_bits
+from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.result import Finding, Status
-from trivet_conformance.statistics import same_bits
-from trivet_conformance.subject import Target
-from trivet_conformance.truth import Bench, Disagreement
+from trivet_conformance.subject.subject import Target
 
 NAME: Final = "layout"
+LEVEL: Final = "L2"
 TOKENS: Final = 6
 LARGEST: Final = 1 << 24
 """Elements of a tensor beyond which a bound is not stepped over."""

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trivet.runtime.checks import Watch
-from trivet_conformance import grid
-from trivet_conformance.calling import Outcome, ProviderFault
-from trivet_conformance.domain import fit
+from trivet_conformance.calls import grid
+from trivet_conformance.calls.calling import Outcome, ProviderFault
+from trivet_conformance.calls.domain import fit
+from trivet_conformance.calls.layouts import Layout, leads
+from trivet_conformance.calls.points import Point, make
 from trivet_conformance.families.case import (
     Case,
     call,
@@ -23,13 +25,12 @@ from trivet_conformance.families.case import (
     unclaimed,
     valid,
 )
-from trivet_conformance.layouts import Layout, leads
-from trivet_conformance.points import Point, make
+from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
-from trivet_conformance.subject import Target
-from trivet_conformance.truth import Bench
+from trivet_conformance.subject.subject import Target
 
 NAME: Final = "meta"
+LEVEL: Final = "L1"
 
 
 def cases(target: Target, bench: Bench) -> Iterator[Case]:

@@ -12,8 +12,11 @@ from functools import partial
 from typing import Final
 
 from trivet.contracts.declaration import ACTIVATION, Operator
-from trivet_conformance import grid
-from trivet_conformance.calling import ProviderFault, on_cpu
+from trivet_conformance.calls import grid
+from trivet_conformance.calls.calling import ProviderFault, on_cpu
+from trivet_conformance.calls.layouts import Layout
+from trivet_conformance.calls.mixes import EVERY_ARGUMENT, SPECIALS
+from trivet_conformance.calls.points import Point, supplied
 from trivet_conformance.families.case import (
     Case,
     base_points,
@@ -24,15 +27,13 @@ from trivet_conformance.families.case import (
     valid,
     value_finding,
 )
-from trivet_conformance.judging import judge
-from trivet_conformance.layouts import Layout
-from trivet_conformance.mixes import EVERY_ARGUMENT, SPECIALS
-from trivet_conformance.points import Point, supplied
+from trivet_conformance.judging.judge import judge
+from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.result import Finding, Status
-from trivet_conformance.subject import Target
-from trivet_conformance.truth import Bench, Disagreement
+from trivet_conformance.subject.subject import Target
 
 NAME: Final = "special"
+LEVEL: Final = "L2"
 TOKENS: Final = 5
 
 

@@ -8,8 +8,11 @@ from typing import Final
 
 import torch
 
-from trivet_conformance import grid
-from trivet_conformance.domain import fit
+from trivet_conformance.calls import grid
+from trivet_conformance.calls.domain import fit
+from trivet_conformance.calls.layouts import Layout
+from trivet_conformance.calls.mixes import MIXES
+from trivet_conformance.calls.points import Point, make
 from trivet_conformance.families.case import (
     Case,
     claimed,
@@ -18,13 +21,11 @@ from trivet_conformance.families.case import (
     valid,
     value_finding,
 )
-from trivet_conformance.layouts import Layout
-from trivet_conformance.mixes import MIXES
-from trivet_conformance.points import Point, make
-from trivet_conformance.subject import Target
-from trivet_conformance.truth import Bench
+from trivet_conformance.judging.truth import Bench
+from trivet_conformance.subject.subject import Target
 
 NAME: Final = "value"
+LEVEL: Final = "L1"
 QUICK: Final = ("normal", "tiny", "big")
 ORDINAL: Final = ("normal", "powers", "rising")
 """Mixes where only equality counts: powers of two make ties, the last may be the largest."""

@@ -11,7 +11,7 @@ from trivet.catalogue.norm import rms_norm
 from trivet.catalogue.rotary import rotary_embedding
 from trivet.catalogue.sampling import sample_token
 from trivet.contracts import implements
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.variant import variants
 
 
 def _up(t: Tensor) -> Tensor:

@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trivet.errors import TrivetError
-from trivet_conformance import report
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.families.case import claimed
-from trivet_conformance.run import run as run_families
-from trivet_conformance.run import steps
-from trivet_conformance.selftest import selftest as judge_variants
-from trivet_conformance.selftest import sole_killers
-from trivet_conformance.subject import Subject, dtype_text, installed
-from trivet_conformance.table import show_selftest, show_summary
+from trivet_conformance.report import lines as report
+from trivet_conformance.report.table import show_selftest, show_summary
+from trivet_conformance.running.run import run as run_families
+from trivet_conformance.running.run import steps
+from trivet_conformance.selftest.selftest import selftest as judge_variants
+from trivet_conformance.selftest.selftest import sole_killers
+from trivet_conformance.subject.subject import Subject, dtype_text, installed
 
 PLUGIN = click.option(
     "--plugin", required=True, metavar="NAME", help="Installed plugin; 'reference' is core itself."
@@ -143,7 +143,7 @@ def claims(subject: Subject) -> dict[str, Any]:
 @AS_JSON
 def selftest(seed: int, quick: bool, as_json: bool) -> None:
     """Judges the kit: wrong providers must be killed, legal ones accepted."""
-    from trivet_conformance.mutants import VARIANTS
+    from trivet_conformance.selftest.mutants import VARIANTS
 
     begin, outcomes = time.monotonic(), []
     with _progress(len(VARIANTS)) as bar:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trivet.contracts.declaration import Operator
-from trivet_conformance.layouts import Layout, Placed, place
+from trivet_conformance.calls.layouts import Layout, Placed, place
 
 
 class ProviderFault(Exception):

@@ -11,7 +11,7 @@ from trivet.catalogue.embedding import embedding
 from trivet.catalogue.linear import linear
 from trivet.catalogue.norm import fused_add_rms_norm, rms_norm
 from trivet.contracts import implements
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.variant import variants
 
 
 @implements("rms_norm@1", name="returns_float32")

@@ -21,9 +21,9 @@ from trivet.contracts.terms.value import (
     Presence,
     Rank,
 )
-from trivet_conformance import grid
-from trivet_conformance.layouts import Layout, leads
-from trivet_conformance.points import Point
+from trivet_conformance.calls import grid
+from trivet_conformance.calls.layouts import Layout, leads
+from trivet_conformance.calls.points import Point
 
 ROUNDS: Final = 4
 """How often the terms are gone through; one may undo what another wanted."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from trivet.contracts import implements
-from trivet_conformance.mutants.attention_loop import Loop
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.attention_loop import Loop
+from trivet_conformance.selftest.mutants.variant import variants
 
 
 def _without_maximum(scores: Tensor, hidden: Tensor) -> Tensor:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trivet_conformance.calling import one_thread
+from trivet_conformance.calls.calling import one_thread
 from trivet_conformance.families import FAMILIES
-from trivet_conformance.mutants import VARIANTS, Variant
+from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import BAD, Status
-from trivet_conformance.run import run
-from trivet_conformance.subject import Subject, from_functions
-from trivet_conformance.truth import Bench
+from trivet_conformance.running.run import run
+from trivet_conformance.selftest.mutants import VARIANTS, Variant
+from trivet_conformance.subject.subject import Subject, from_functions
 
 PLUGIN: Final = "variant"
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from trivet.contracts.declaration import Operator
+from trivet_conformance.judging.statistics import FINITE, NAN, errors, kinds, rounding, same_bits
+from trivet_conformance.judging.truth import Truth
 from trivet_conformance.result import Finding, Status
-from trivet_conformance.statistics import FINITE, NAN, errors, kinds, rounding, same_bits
-from trivet_conformance.truth import Truth
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from trivet.catalogue.linear import linear
 from trivet.catalogue.norm import rms_norm
 from trivet.catalogue.rotary import rotary_embedding
 from trivet.contracts import contiguous, divisible, implements, one_of
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.variant import variants
 
 
 def _as_contiguous(t: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from trivet.contracts import implements
-from trivet_conformance.mutants.attention_loop import Loop
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.attention_loop import Loop
+from trivet_conformance.selftest.mutants.variant import variants
 
 BLOCK = 5
 """Keys a step of the online softmax; small, so that tests take several steps."""

@@ -22,10 +22,10 @@ from trivet.runtime.binder import Binder
 from trivet.runtime.checks import check_inputs
 from trivet.selection.derive import SUFFIX
 from trivet.selection.facts import Call, decide, normalise
-from trivet_conformance.calling import foreign, lay_out
-from trivet_conformance.layouts import Layout, Placed, leads
-from trivet_conformance.points import Point, plain_dtype
-from trivet_conformance.truth import Bench
+from trivet_conformance.calls.calling import foreign, lay_out
+from trivet_conformance.calls.layouts import Layout, Placed, leads
+from trivet_conformance.calls.points import Point, plain_dtype
+from trivet_conformance.judging.truth import Bench
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,13 @@ class Target:
         device: where it runs.
         implementation: the verified claim.
         siblings: the same provider's implementations of the same operator, itself among them.
+        neighbours: everything that the same plugin has for the device, itself among them.
     """
 
     device: Device
     implementation: Implementation
     siblings: tuple[Implementation, ...]
+    neighbours: tuple[Implementation, ...] = ()
 
     @property
     def op(self) -> Operator:
@@ -319,6 +321,7 @@ def _targets(device: Device, own: Sequence[Implementation]) -> tuple[Target, ...
             device,
             i,
             tuple(o for o in own if o.provider == i.provider and o.operator is i.operator),
+            tuple(own),
         )
         for i in own
     )

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.result import Status
-from trivet_conformance.selftest import Outcome
+from trivet_conformance.selftest.selftest import Outcome
 
 SHOWN_PROBLEMS = 20
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from trivet.contracts.declaration import Operator
 from trivet.errors import DeclarationError
-from trivet_conformance.calling import compute, in_float64
-from trivet_conformance.mixes import is_ordinary
-from trivet_conformance.points import Point, arguments
-from trivet_conformance.statistics import (
+from trivet_conformance.calls.calling import compute, in_float64
+from trivet_conformance.calls.mixes import is_ordinary
+from trivet_conformance.calls.points import Point, arguments
+from trivet_conformance.judging.statistics import (
     FINITE,
     Allowance,
     Errors,

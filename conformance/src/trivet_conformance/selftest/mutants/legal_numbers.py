@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trivet.contracts import between, implements
 from trivet.errors import DomainError
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.variant import variants
 
 LANES = 8
 """Partial sums of a vector unit."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from trivet_conformance.calling import one_thread
+from trivet_conformance.calls.calling import one_thread
 from trivet_conformance.families import FAMILIES, Case
+from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Result, Status
-from trivet_conformance.subject import Subject, Target
-from trivet_conformance.truth import Bench
+from trivet_conformance.subject.subject import Subject, Target
 
 Step = Callable[[str], object]
 

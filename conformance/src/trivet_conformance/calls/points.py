@@ -11,7 +11,7 @@ import torch
 
 from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.examples import arguments as example
-from trivet_conformance.mixes import apply
+from trivet_conformance.calls.mixes import apply
 
 
 def plain_dtype(dtype: torch.dtype) -> str:

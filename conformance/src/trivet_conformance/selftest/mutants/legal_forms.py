@@ -25,7 +25,7 @@ from trivet.contracts import (
 )
 from trivet.contracts.terms import has_rows
 from trivet.errors import DomainError
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.variant import variants
 
 
 def _require(holds: bool, what: str) -> None:

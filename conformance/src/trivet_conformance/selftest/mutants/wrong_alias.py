@@ -9,7 +9,7 @@ from trivet.catalogue.activation import silu_and_mul
 from trivet.catalogue.linear import linear
 from trivet.catalogue.norm import rms_norm
 from trivet.contracts import implements
-from trivet_conformance.mutants.variant import variants
+from trivet_conformance.selftest.mutants.variant import variants
 
 
 @implements("rms_norm@1", name="mutates_its_input")

@@ -1,0 +1,1 @@
+"""What is right: oracle, reference and error budget; and the judgement of results."""

@@ -1,0 +1,1 @@
+"""Running families over a subject."""

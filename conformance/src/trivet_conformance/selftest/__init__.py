@@ -1,0 +1,1 @@
+"""The kit judges itself: mutants, legal variants, hostile plugins."""

@@ -1,0 +1,1 @@
+"""What is under test: a device and the implementations of one plugin for it."""
