@@ -107,8 +107,14 @@ INLINE void score_rows(const Tile& t, int64_t row, const E* const* keys, const E
 // --- softmax of one row over one chunk -------------------------------------------------------
 
 INLINE vf capped(vf s, vf cap, vf inverse) {  // cap * tanh(s / cap)
-  vf e = exponential(at_most(at_least(s * inverse, -40.0f), 40.0f) * 2.0f);
-  return cap * (splat(1.0f) - splat(2.0f) / (e + 1.0f));
+  vf r = s * inverse, z = r * r;
+  vf e = exponential(at_most(at_least(r, -40.0f), 40.0f) * 2.0f);
+  vf far = splat(1.0f) - splat(2.0f) / (e + 1.0f);
+  // Near zero the difference above cancels: a polynomial of tanh(r)/r there, within 1.6 u.
+  vf p = splat(-0.0061004600f) * z + 0.0209879763f;
+  p = (p * z - 0.0538444817f) * z + 0.1333266050f;
+  vf near = r + r * (z * (p * z - 0.3333332539f));
+  return cap * select(z < 0.390625f, near, far);
 }
 
 // Turns scores into weights, updates maximum and sum, rescales what was accumulated so far.
