@@ -13,6 +13,7 @@ from trivet.catalogue._choices import declared
 from trivet.catalogue._numerics import matmul, up
 from trivet.catalogue.kv_cache import LAYOUTS
 from trivet.contracts import Cases, operator
+from trivet.contracts.cases import Relation
 
 
 def _oracle(  # the operator's signature
@@ -80,6 +81,41 @@ def _inputs(dims: Mapping[str, int], dtype: torch.dtype, rng: torch.Generator) -
     }
 
 
+def _pages_moved(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same sequences in other physical pages."""
+    last = given["k_cache"].shape[0] - 1
+    caches = {n: given[n].flip(0) for n in ("k_cache", "v_cache")}
+    return dict(given) | caches | {"block_table": last - given["block_table"]}
+
+
+def _heads_reversed(given: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(given) | {
+        "q": given["q"].flip(-2),
+        "k_cache": given["k_cache"].flip(2),
+        "v_cache": given["v_cache"].flip(2),
+    }
+
+
+def _first_sequence_in_two(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The queries of the first sequence as two chunks, each with the keys that it may see."""
+    start, lens, table = (given[n] for n in ("query_start", "seq_lens", "block_table"))
+    queries = int(start[1])
+    first = queries // 2
+    cut = start.new_tensor([0, first])
+    shorter = lens[:1] - (queries - first) if first else lens[:1] * 0
+    return dict(given) | {
+        "query_start": torch.cat((cut, start[1:])),
+        "seq_lens": torch.cat((shorter, lens)),
+        "block_table": torch.cat((table[:1], table)),
+    }
+
+
+_RELATIONS = (
+    Relation("pages moved", _pages_moved, lambda results, _: results),
+    Relation("heads reversed", _heads_reversed, lambda results, _: [results[0].flip(-2)]),
+    Relation("a prefill in two chunks", _first_sequence_in_two, lambda results, _: results),
+)
+
 _CACHE = "blocks block_size kv_heads head_dim"
 
 
@@ -121,6 +157,7 @@ _CACHE = "blocks block_size kv_heads head_dim"
         ),
         scalars=({}, {"window": 5}, {"soft_cap": 2.0}, {"window": 1, "soft_cap": 30.0}),
         inputs=_inputs,
+        relations=_RELATIONS,
     ),
     oracle=_oracle,
 )

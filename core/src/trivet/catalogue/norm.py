@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +67,14 @@ def _fused_oracle(
     return _rms_norm_oracle(total, weight, eps, weight_offset, weight_in_float32), total
 
 
+def _composed(parts: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]) -> list[Tensor]:
+    """A sum, rounded, and its norm."""
+    x, residual = given["x"], given["residual"]
+    total = (up(x) + up(residual)).to(residual.dtype)
+    scalars = [given[n] for n in ("eps", "weight_offset", "weight_in_float32")]
+    return [parts["rms_norm"](total, given["weight"], *scalars), total]
+
+
 @operator(
     shapes={"x": "*tokens hidden", "weight": "hidden"},
     dtypes={"weight": "W"},
@@ -94,7 +105,7 @@ def rms_norm(
     dtypes={"weight": "W"},
     returns=[("*tokens hidden", "x"), ("*tokens hidden", "residual")],
     inplace={"x": 0, "residual": 1},
-    cases=_CASES,
+    cases=replace(_CASES, composed=_composed),
     oracle=_fused_oracle,
     properties=("deterministic",),
 )

@@ -16,6 +16,29 @@ Inputs = Callable[[Mapping[str, int], torch.dtype, torch.Generator], dict[str, A
 """(dims, activation dtype, generator) -> the arguments that random numbers cannot make."""
 
 
+Composed = Callable[[Mapping[str, Callable[..., Any]], Mapping[str, Any]], list[torch.Tensor]]
+"""(operators by name, arguments by name) -> the results that a fused operator has."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A second call whose results follow from those of the first.
+
+    Args:
+        name: what is changed, in a few words.
+        arguments: the arguments of the second call, from those of the first.
+        results: (results of the first call, its arguments) -> results of the second.
+        bitwise: whether deterministic, batch invariant code must keep every bit.
+        derived: whether the kit found it itself; then the reference need not have it.
+    """
+
+    name: str
+    arguments: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    results: Callable[[list[torch.Tensor], Mapping[str, Any]], list[torch.Tensor]]
+    bitwise: bool = True
+    derived: bool = False
+
+
 @dataclass(frozen=True)
 class Cases:
     """How to make valid calls of an operator.
@@ -24,11 +47,15 @@ class Cases:
         sizes: values of the dims, at least one set; small, odd and model-like ones.
         scalars: sets of scalar arguments that differ from the defaults.
         inputs: makes index tensors, tables and required scalars; the rest is drawn normal.
+        composed: what a fused operator is made of, from its parts.
+        relations: calls whose results follow from another call's.
     """
 
     sizes: Sequence[Mapping[str, int]]
     scalars: Sequence[Mapping[str, Any]] = ({},)
     inputs: Inputs | None = None
+    composed: Composed | None = None
+    relations: Sequence[Relation] = ()
 
 
 @dataclass(frozen=True)
