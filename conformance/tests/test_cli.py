@@ -7,6 +7,7 @@ import json
 from click.testing import CliRunner
 
 from trivet_conformance.cli import program as cli
+from trivet_conformance.cli import selftest as cli_selftest
 from trivet_conformance.selftest.selftest import Outcome
 
 
@@ -54,7 +55,7 @@ def test_an_unknown_plugin_or_operator_is_told_in_one_line(tmp_path):
     for words in (["--plugin", "nobody"], ["--plugin", "reference", "--op", "rms_nom"]):
         done = call("run", *words, "--dir", tmp_path)
         assert done.exit_code == 1
-        assert done.stderr.startswith("Error: ")
+        assert done.stderr.strip().startswith("Error: ")
 
 
 def test_list_says_what_is_claimed_and_runs_nothing():
@@ -63,7 +64,7 @@ def test_list_says_what_is_claimed_and_runs_nothing():
     row = next(r for r in claims["implementations"] if r["operator"] == "rms_norm")
     assert row["form"] == "functional"
     assert row["dtypes"][0] == "float32"
-    assert claims["families"] == ["value", "meta", "alias", "layout", "special"]
+    assert {"value", "meta", "alias", "layout", "special"} <= set(claims["families"])
     assert call("list", "--plugin", "reference", "--op", "linear").exit_code == 0
 
 
@@ -72,7 +73,7 @@ def test_selftest_fails_when_a_variant_is_judged_wrongly(monkeypatch):
         yield Outcome("zeros", "silu_and_mul", "value", ("value",), ())
         yield Outcome("plain", "silu_and_mul", "", ("value",), ("value",), {"value": "why"})
 
-    monkeypatch.setattr(cli, "judge_variants", judged)
+    monkeypatch.setattr(cli_selftest, "judge_variants", judged)
     done = call("selftest")
     assert done.exit_code == 1
     assert "2 wrong" in done.stdout

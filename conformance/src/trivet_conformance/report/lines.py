@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +14,15 @@ from typing import Any, Final, Self
 import torch
 
 import trivet
+from trivet_conformance.report.environment import environment
 from trivet_conformance.result import BAD, Result, Status
+from trivet_conformance.suite.version import SUITE
 
 SCHEMA: Final = 1
 LINES: Final = "report.jsonl"
 SUMMARY: Final = "summary.json"
+AROUND: Final = ("load", "harness")
+"""Families of checks around the calls: alone they show nothing of an implementation."""
 
 
 class Writer:
@@ -26,17 +31,26 @@ class Writer:
     Args:
         folder: made when it is missing.
         head: what the first line says of the run.
+        kept: lines of the report in the folder that this run goes on with.
     """
 
-    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, head: Mapping[str, Any], kept: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         self._folder = folder
         self._head = dict(head)
+        self._kept = kept
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / SUMMARY).unlink(missing_ok=True)
-        self._file = (self._folder / LINES).open("w", encoding="utf-8", buffering=1)
+        new = self._folder / f"{LINES}.new"  # what was kept is never lost half-way
+        self._file = new.open("w", encoding="utf-8", buffering=1)
         self._line({"kind": "run", **self._head})
+        for row in self._kept:
+            self._line(row)
+        new.replace(self._folder / LINES)
+        self._last = time.monotonic()
         return self
 
     def __exit__(
@@ -48,28 +62,57 @@ class Writer:
         self._file.close()
 
     def add(self, result: Result) -> None:
-        """Writes one result, at once."""
-        self._line(result.to_json())
+        """Writes one result, at once; its seconds are those since the line before."""
+        now = time.monotonic()
+        self._line({**result.to_json(), "seconds": round(now - self._last, 4)})
+        self._last = now
 
     def _line(self, row: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(row, sort_keys=True, default=str) + "\n")
 
 
-def head(plugin: str, *, seed: int, quick: bool, device: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report says of its run."""
+def head(
+    plugin: str,
+    *,
+    seed: int,
+    quick: bool = False,
+    device: Mapping[str, Any],
+    mode: str = "",
+    shard: tuple[int, int] = (1, 1),
+    profile: str = "",
+    level: str = "",
+) -> dict[str, Any]:
+    """What a report says of its run.
+
+    Args:
+        plugin: name of the plugin.
+        seed: decides every random number.
+        quick: small grids; ``mode`` says it too, and wins.
+        device: the device, as plain values.
+        mode: ``quick``, ``full`` or ``certify``.
+        shard: which part of the run this is, of how many, counted from one.
+        profile: the profile that a claim is about, if any.
+        level: the level that a claim is about, if any.
+    """
     import trivet_conformance
 
     return {
         "schema": SCHEMA,
+        "suite": SUITE,
         "plugin": plugin,
         "device": dict(device),
+        "execution": str(device.get("execution", "")),
         "seed": seed,
-        "mode": "quick" if quick else "full",
+        "mode": mode or ("quick" if quick else "full"),
+        "profile": profile,
+        "level": level,
+        "shard": list(shard),
         "kit": trivet_conformance.__version__,
         "trivet": trivet.__version__,
         "contract": trivet.CONTRACT,
         "torch": torch.__version__,
         "python": platform.python_version(),
+        **environment(plugin),
     }
 
 
@@ -132,13 +175,33 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     run.pop("kind", None)
     keys = ("id", "status", "reason", "repro")
     bad = [{k: r[k] for k in keys} for r in rows if r["kind"] == "result" and r["status"] in BAD]
-    ok = not bad and counts[Status.PASS] + counts[Status.REFUSED_OK] > 0
-    return {"run": run, "ok": ok, "counts": counts, "operators": table, "bad": bad}
+    waived = [
+        {k: r[k] for k in keys}
+        for r in rows
+        if r["kind"] == "result" and r["status"] == Status.WAIVED
+    ]
+    around = () if run.get("level") == "L0" else AROUND
+    judged = {Status.PASS, Status.REFUSED_OK}
+    ok = not bad and any(
+        r["kind"] == "result" and r["status"] in judged and r["family"] not in around for r in rows
+    )
+    return {
+        "run": run,
+        "ok": ok,
+        "counts": counts,
+        "operators": table,
+        "bad": bad,
+        "waived": waived,
+    }
 
 
-def close(folder: Path, seconds: float) -> dict[str, Any]:
-    """Derives ``summary.json`` from the lines, writes it, and gives it."""
-    summary = summarise(read(folder)) | {"seconds": round(seconds, 1)}
+def close(folder: Path, seconds: float, *, finished: bool = True) -> dict[str, Any]:
+    """Derives ``summary.json`` from the lines, writes it, and gives it.
+
+    A run that did not come to its end is never in order.
+    """
+    summary = summarise(read(folder)) | {"seconds": round(seconds, 1), "finished": finished}
+    summary["ok"] = summary["ok"] and finished
     text = json.dumps(summary, indent=1, sort_keys=True)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
     return summary

@@ -12,32 +12,81 @@ from rich.table import Table
 from rich.text import Text
 
 from trivet_conformance.families import FAMILIES
-from trivet_conformance.result import Status
+from trivet_conformance.report.lines import AROUND
+from trivet_conformance.result import BAD, Status
 from trivet_conformance.selftest.selftest import Outcome
 
 SHOWN_PROBLEMS = 20
 
 
 def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
-    """One row an operator and provider, one column a family, then what is wrong."""
-    families = [f for f in ("load", *FAMILIES) if _has(summary, f)]
+    """Counts by provider, counts by family, then what is wrong; every table fits 80 columns."""
     _line(console, _title(summary))
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column("operator", overflow="fold")
-    table.add_column("provider", overflow="fold")
-    for family in families:
-        table.add_column(family, justify="right")
-    for op, providers in summary["operators"].items():
+    operators = {op: rows for op, rows in summary["operators"].items() if _of_calls(rows)}
+    table = _counting("operator", "provider")
+    for op, providers in operators.items():
         for provider, row in providers.items():
-            table.add_row(op, provider, *(_cell(row.get(f)) for f in families))
-    console.print(table)
+            table.add_row(op, provider, *_counted(row))
+    if operators:
+        console.print(table)
+    families = _counting("family")
+    for family in (*AROUND, *FAMILIES):
+        rows = _of_family(summary, family)
+        if rows:
+            families.add_row(family, *_counted(rows))
+    console.print(families)
     if summary["operators"]:
-        _line(console, "checks passed, and the largest share of an error budget that one used")
+        _line(console, "margin: the largest share of an error budget that one used")
     _show_problems(console, summary["bad"])
     counts = ", ".join(f"{n} {s}" for s, n in summary["counts"].items() if n)
     console.print(f"{counts or 'nothing was checked'}; {summary['seconds']} s")
+    if not summary.get("finished", True):
+        _line(console, "the run did not come to its end", style="bold red")
     if summary["run"].get("mode") == "quick":
         console.print("quick mode: a first look, not enough for a claim")
+
+
+def _counting(*names: str) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name == "operator")
+    for name in ("passed", "refused", "not supp.", "not run", "bad", "margin"):
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _of_calls(providers: Mapping[str, Mapping[str, Any]]) -> bool:
+    return any(family not in AROUND for row in providers.values() for family in row)
+
+
+def _of_family(summary: Mapping[str, Any], family: str) -> dict[str, Mapping[str, Any]]:
+    return {
+        f"{op}/{provider}": row[family]
+        for op, providers in summary["operators"].items()
+        for provider, row in providers.items()
+        if family in row
+    }
+
+
+def _counted(rows: Mapping[str, Mapping[str, Any]]) -> list[Text]:
+    """The cells of one line, summed over its parts."""
+
+    def total(*statuses: Status) -> int:
+        return sum(row.get(s, 0) for row in rows.values() for s in statuses)
+
+    bad = {s: total(s) for s in Status if s in BAD and total(s)}
+    waived = total(Status.WAIVED)
+    words = [f"{n} {s}" for s, n in bad.items()] + [f"{waived} waived"] * bool(waived)
+    margin = max((row["margin"] for row in rows.values()), default=0.0)
+    return [
+        Text(str(total(Status.PASS)), style="green"),
+        *(
+            Text(str(n) if n else "-", style="" if n else "dim")
+            for n in map(total, (Status.REFUSED_OK, Status.NOT_SUPPORTED, Status.NOT_RUN))
+        ),
+        Text(", ".join(words) or "-", style="red" if bad else "yellow" if waived else "dim"),
+        Text(f"{margin:.2f}" if margin else "-", style="" if margin else "dim"),
+    ]
 
 
 def _show_problems(console: Console, bad: Sequence[Mapping[str, Any]]) -> None:
@@ -61,44 +110,25 @@ def _line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-def _has(summary: Mapping[str, Any], family: str) -> bool:
-    rows = summary["operators"].values()
-    return any(family in row for providers in rows for row in providers.values())
-
-
 def _title(summary: Mapping[str, Any]) -> str:
     run = summary["run"]
     device = run.get("device", {})
     return f"{run['plugin']} on {device.get('name') or device.get('kind')}, seed {run['seed']}"
 
 
-def _cell(counts: Mapping[str, Any] | None) -> Text:
-    if not counts:
-        return Text("-", style="dim")
-    bad = counts.get(Status.FAIL, 0) + counts.get(Status.ERROR, 0)
-    good = counts.get(Status.PASS, 0) + counts.get(Status.REFUSED_OK, 0)
-    if bad:
-        return Text(f"{bad} of {bad + good} bad", style="red")
-    if not good:
-        return Text("not supported" if counts.get(Status.NOT_SUPPORTED) else "not run", style="dim")
-    margin = f" {counts['margin']:.2f}" if counts["margin"] else ""
-    return Text(f"{good}{margin}", style="green")
-
-
 def show_selftest(console: Console, outcomes: list[Outcome], seconds: float) -> None:
     """Which family kills which mutant; the named one is marked."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("variant", overflow="fold")
-    for family in FAMILIES:
-        table.add_column(family, justify="center")
+    table.add_column("killed by", overflow="fold")
     table.add_column("verdict")
     for outcome in outcomes:
-        marks = [_mark(outcome, family) for family in FAMILIES]
+        marks = Text(", ").join(_mark(outcome, family) for family in outcome.killed)
         wanted = "killed" if outcome.killer else "accepted"
         verdict = Text(wanted, style="green") if outcome.ok else Text("WRONG", style="bold red")
-        table.add_row(outcome.name, *marks, verdict)
+        table.add_row(outcome.name, marks, verdict)
     console.print(table)
-    _line(console, "X: killed by the family named for it; x: by another; legal ones by none")
+    _line(console, "bold: the family that is named for it; legal variants are killed by none")
     for outcome in outcomes:
         if not outcome.ok:
             for family, reason in outcome.reasons.items():
@@ -110,8 +140,4 @@ def show_selftest(console: Console, outcomes: list[Outcome], seconds: float) -> 
 
 
 def _mark(outcome: Outcome, family: str) -> Text:
-    if family not in outcome.tried:
-        return Text("", style="dim")
-    if family not in outcome.killed:
-        return Text(".", style="dim")
-    return Text("X" if family == outcome.killer else "x", style="red")
+    return Text(family, style="bold red" if family == outcome.killer else "dim")

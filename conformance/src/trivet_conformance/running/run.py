@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 from trivet_conformance.calls.calling import one_thread
 from trivet_conformance.families import FAMILIES, Case
@@ -12,6 +14,68 @@ from trivet_conformance.result import Finding, Result, Status
 from trivet_conformance.subject.subject import Subject, Target
 
 Step = Callable[[str], object]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is: an implementation in a family, and a case of it where one is open.
+
+    Args:
+        family: the family.
+        op: the operator.
+        provider: whose implementation.
+        label: the form, as cases call it.
+        case: the case; empty while cases are made.
+        dtype: dtypes of the case, as text.
+    """
+
+    family: str
+    op: str
+    provider: str
+    label: str = ""
+    case: str = ""
+    dtype: str = ""
+
+    @property
+    def start(self) -> str:
+        """The start of the ids of its results."""
+        return f"{self.family}/{self.op}/{self.provider}/"
+
+    @property
+    def group(self) -> str:
+        """The implementation in the family, in one word."""
+        return f"{self.start}{self.label}"
+
+    @property
+    def id(self) -> str:
+        """The id of the open case; while cases are made, that of the case that says so."""
+        return self.start + (self.case or f"cases:{self.label}")
+
+
+class Watch:
+    """Is told of everything that a run does, and may leave parts out; this one lets all pass."""
+
+    owns_process = False
+    """Whether the process is the run's own: then an interrupt is raised by the plugin itself."""
+
+    def group(self, place: Place) -> bool:
+        """Before the cases of an implementation in a family are made; False leaves them out."""
+        del place
+        return True
+
+    def end(self, place: Place) -> None:
+        """All cases of an implementation in a family are done."""
+
+    def case(self, place: Place) -> bool:
+        """Before a case; False leaves it out."""
+        del place
+        return True
+
+    def judged(self, place: Place, finding: Finding) -> Finding:
+        """After a case; what it returns is the result."""
+        del place
+        return finding
 
 
 def run(
@@ -23,8 +87,9 @@ def run(
     case: str = "",
     progress: Step = lambda _: None,
     bench: Bench | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Result]:
-    """Runs families over a subject and gives each result when it is known.
+    """Runs families over a subject, in this process, and gives each result when it is known.
 
     Args:
         subject: what is under test.
@@ -34,48 +99,75 @@ def run(
         case: id of the only check to run.
         progress: called with a text before each family of an implementation.
         bench: truths of an earlier run with the same seed and grids, kept for the next one.
+        watch: is told of everything, and may leave parts out.
     """
     chosen = {n: FAMILIES[n] for n in (families or FAMILIES)}
     keep, bench = bench is not None, bench or Bench(seed, quick=quick)
-
-    def result(family: str, op: str, provider: str, name: str, dtype: str, f: Finding) -> Result:
-        plugin, word = subject.plugin, subject.execution
-        return Result(family, op, provider, name, dtype, f, seed, plugin, word)
-
-    if not case:
-        for claim, why in subject.refused:
-            yield result("load", claim, subject.plugin, "claim", "", Finding(Status.FAIL, why))
-        for provider, op, why in subject.unmet:
-            yield result("load", op, provider, "device", "", Finding(Status.NOT_RUN, why))
+    watch = watch or Watch()
+    for place, finding in claims(subject):
+        if (not case or place.id == case) and watch.case(place):
+            yield result(subject, seed, place, watch.judged(place, finding))
     for target in grouped(subject.targets, bench, keep=keep):
         for family, cases in chosen.items():
-            start = f"{family}/{target.op.name}/{target.provider}/"
-            progress(f"{start}{target.form}")
-            if case and not case.startswith(start):
+            group = place_of(target, family)
+            progress(group.group)
+            if (case and not case.startswith(group.start)) or not watch.group(group):
                 continue
-            for one in _safely(cases(target, bench)):
-                if not case or start + one.name == case:
-                    yield result(
-                        family, target.op.name, target.provider, one.name, one.dtype, _run(one)
-                    )
+            for one in _safely(cases(target, bench), group, watch):
+                place = place_of(target, family, one.name, one.dtype)
+                if (case and place.id != case) or not watch.case(place):
+                    continue
+                yield result(subject, seed, place, watch.judged(place, safe(one.run, watch)))
+            watch.end(group)
 
 
-def _safely(cases: Iterator[Case]) -> Iterator[Case]:
+def place_of(target: Target, family: str, case: str = "", dtype: str = "") -> Place:
+    """A case of an implementation; without one, the family of it."""
+    return Place(family, target.op.name, target.provider, target.label, case, dtype)
+
+
+def result(subject: Subject, seed: int, place: Place, finding: Finding) -> Result:
+    """The line of a report for a finding."""
+    return Result(
+        place.family,
+        place.op,
+        place.provider,
+        place.id.removeprefix(place.start),
+        place.dtype,
+        finding,
+        seed,
+        subject.plugin,
+        subject.execution,
+    )
+
+
+def claims(subject: Subject) -> Iterator[tuple[Place, Finding]]:
+    """What core refused of a plugin, and what this device cannot run."""
+    for claim, why in subject.refused:
+        place = Place("load", claim, subject.plugin, case="claim")
+        yield place, Finding(Status.FAIL, why)
+    for provider, op, why in subject.unmet:
+        yield Place("load", op, provider, case="device"), Finding(Status.NOT_RUN, why)
+
+
+def _safely(cases: Iterator[Case], group: Place, watch: Watch) -> Iterator[Case]:
     """The cases of a family; where making the next one raises, a case that says so ends them."""
     while True:
-        try:
-            with one_thread():
-                case = next(cases, None)
-        except Exception as error:  # noqa: BLE001 - foreign code runs while cases are made
-            case, cases = _broken_off(error), iter(())
+        broken: list[Finding] = []
+
+        def following(cases: Iterator[Case] = cases) -> Case | None:
+            return next(cases, None)
+
+        case = _guarded(following, watch, broken)
+        if broken:
+            finding = broken[0]
+            name = group.id.removeprefix(group.start)
+            reason = f"no further cases: {finding.reason}"
+            end = Finding(finding.status, reason, finding.margin)
+            case, cases = Case(name, "", lambda end=end: end), iter(())  # type: ignore[misc]
         if case is None:
             return
         yield case
-
-
-def _broken_off(error: Exception) -> Case:
-    finding = Finding(Status.ERROR, f"no further cases: {_told(error)}")
-    return Case("cases", "", lambda: finding)
 
 
 def grouped(targets: Iterable[Target], bench: Bench, *, keep: bool = False) -> Iterator[Target]:
@@ -89,17 +181,36 @@ def grouped(targets: Iterable[Target], bench: Bench, *, keep: bool = False) -> I
             bench.forget()
 
 
-def _run(case: Case) -> Finding:
+def safe(check: Callable[[], Finding], watch: Watch) -> Finding:
+    """What a check found; what it raises becomes its finding."""
+    raised: list[Finding] = []
+    found = _guarded(check, watch, raised)
+    if raised:
+        return raised[0]
+    assert found is not None  # noqa: S101 - a check returns a finding or raises
+    return found
+
+
+def _guarded(act: Callable[[], T], watch: Watch, raised: list[Finding]) -> T | None:
+    """Runs foreign code on one thread; a finding for what it raises is put into a list."""
     try:
         with one_thread():
-            return case.run()
+            return act()
     except Exception as error:  # noqa: BLE001 - one check must not end a run; it is reported
-        return Finding(Status.ERROR, _told(error))
+        raised.append(Finding(Status.ERROR, told(error)))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | GeneratorExit) and not watch.owns_process:
+            raise
+        # The kit raises no such thing: it comes from the plugin, and would end a user's process.
+        raised.append(Finding(Status.FAIL, f"raised {told(error)}", 1.0))
+    return None
 
 
-def _told(error: Exception) -> str:
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})"
+def told(error: BaseException) -> str:
+    """An exception in one line, with the place where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)
+    place = f" ({where[-1].name}, line {where[-1].lineno})" if where else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def steps(subject: Subject, families: Collection[str] = ()) -> int:

@@ -22,7 +22,7 @@ from trivet.runtime.binder import Binder
 from trivet.runtime.checks import check_inputs
 from trivet.selection.derive import SUFFIX
 from trivet.selection.facts import Call, decide, normalise
-from trivet_conformance.calls.calling import foreign, lay_out
+from trivet_conformance.calls.calling import copied, foreign, lay_out
 from trivet_conformance.calls.layouts import Layout, Placed, leads
 from trivet_conformance.calls.points import Point, plain_dtype
 from trivet_conformance.judging.truth import Bench
@@ -125,7 +125,8 @@ class Target:
         if self.own_pack and claim.prepare is not None:
             pack = next(n for n in lists if made[n])
             # The reference's pack is the plain weight; that is what a vendor's prepare is given.
-            weight = [facts, made[pack][0], made.get("bias")]
+            # Its own copies: one that writes them would change the kept inputs, and the truth.
+            weight = [facts, copied(made[pack][0]), copied(made.get("bias"))]
             made[pack] = foreign(claim.prepare, *weight)
         if layout.scheduled and claim.prepare_step is not None:
             names = [n for n in inspect.signature(claim.prepare_step).parameters if n in made]

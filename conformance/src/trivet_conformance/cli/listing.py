@@ -1,0 +1,126 @@
+"""``list``: what a plugin claims, and what a level of a profile still wants; runs nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from trivet.errors import TrivetError
+from trivet_conformance.calls.profiles import PROFILES, profile
+from trivet_conformance.families import FAMILIES, LEVEL_OF
+from trivet_conformance.families.case import claimed
+from trivet_conformance.subject.subject import Subject, dtype_text, installed
+from trivet_conformance.suite.claims import MODEL, mustpass
+from trivet_conformance.suite.levels import LEVELS, families_for
+from trivet_conformance.suite.version import SUITE
+
+
+@click.command(name="list")
+@click.option(
+    "--plugin", required=True, metavar="NAME", help="Installed plugin; 'reference' is core itself."
+)
+@click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operator.")
+@click.option(
+    "--level", type=click.Choice(LEVELS), default="L1", show_default=True, help="Level of a claim."
+)
+@click.option(
+    "--profile",
+    "name",
+    type=click.Choice(list(PROFILES)),
+    help="Only this profile; default all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def list_(plugin: str, ops: tuple[str, ...], level: str, name: str | None, as_json: bool) -> None:
+    """Lists what a plugin claims, and what it lacks for a level; runs nothing."""
+    try:
+        subject = installed(plugin)
+        subject = subject.only(ops) if ops else subject
+    except (TrivetError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    rows = claims(subject)
+    rows["suite"] = {
+        "version": SUITE,
+        "level": level,
+        "families": list(families_for(level)),
+        "profiles": {p: wanted(subject, p, level) for p in ([name] if name else PROFILES)},
+    }
+    if as_json:
+        click.echo(json.dumps(rows, indent=1, sort_keys=True))
+    else:
+        _show(rows)
+
+
+def _show(rows: dict[str, Any]) -> None:
+    for row in rows["implementations"]:
+        checks = "checks itself" if row["checks"] else "does not check itself"
+        click.echo(f"{row['operator']}  {row['provider']}  {row['form']}, {checks}")
+        click.echo(f"    dtypes: {', '.join(row['dtypes'])}")
+        click.echo(f"    domain: {' and '.join(row['domain']) or 'every call'}")
+    for kind in ("refused", "unmet"):
+        for line in rows[kind]:
+            click.echo(f"{kind}: {': '.join(line)}")
+    suite = rows["suite"]
+    click.echo(f"suite {suite['version']}, level {suite['level']}: {' '.join(suite['families'])}")
+    for name, found in suite["profiles"].items():
+        click.echo(f"{name}: {found['lines']} checks to pass, {found['claimed']} of them claimed")
+        for cell in found["not_claimed"]:
+            click.echo(f"    not claimed, and wanted: {cell}")
+        for cell in found["optional_not_claimed"]:
+            click.echo(f"    not claimed, and optional: {cell}")
+
+
+def claims(subject: Subject) -> dict[str, Any]:
+    """What a plugin claims, as plain values."""
+    found = []
+    for target in subject.targets:
+        claim = target.implementation.claim
+        found.append(
+            {
+                "operator": target.op.name,
+                "provider": target.provider,
+                "form": target.label,
+                "dtypes": [dtype_text(d) for d, refusal in claimed(target) if not refusal],
+                "domain": [str(term) for term in claim.domain],
+                "checks": claim.checks,
+                "properties": sorted(claim.properties),
+            }
+        )
+    return {
+        "plugin": subject.plugin,
+        "families": list(FAMILIES),
+        "levels": dict(LEVEL_OF),
+        "implementations": found,
+        "refused": [list(row) for row in subject.refused],
+        "unmet": [list(row) for row in subject.unmet],
+    }
+
+
+def wanted(subject: Subject, name: str, level: str) -> dict[str, Any]:
+    """What a level of a profile wants, and which of it a plugin claims.
+
+    A cell is claimed when an implementation's domain admits its dtypes; whether it passes is for
+    a run to say.
+    """
+    own, have = profile(name), set[str]()
+    for target in subject.targets:
+        admitted = [dtype_text(d) for d, refusal in claimed(target) if not refusal]
+        have |= {f"{target.op.name}/{dtype}" for dtype in admitted}
+        have |= {f"{target.op.name}/-"}
+    lines = mustpass(name, level)
+    lacking = [line for line in lines if cell_of(line) not in have]
+    left = [f"{op}/{d}" for op in own.mandatory for d in own.optional_dtypes]
+    left += [f"{op}/{d}" for op in own.optional for d in (*own.dtypes, *own.optional_dtypes)]
+    return {
+        "lines": len(lines),
+        "claimed": len(lines) - len(lacking),
+        "not_claimed": sorted({cell_of(line) for line in lacking}),
+        "optional_not_claimed": [cell for cell in left if cell not in have],
+    }
+
+
+def cell_of(line: str) -> str:
+    """``operator/dtype`` of a must-pass line."""
+    family, op, rest = line.split("/", 2)
+    return f"{op}/{rest.split(':')[1] if family == MODEL else rest}"

@@ -1,0 +1,166 @@
+"""``trivet-conformance run`` and ``preflight``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trivet.errors import TrivetError
+from trivet_conformance.cli import claiming
+from trivet_conformance.families import FAMILIES
+from trivet_conformance.report.errors import ReportError
+from trivet_conformance.report.junit import to_junit
+from trivet_conformance.report.lines import read
+from trivet_conformance.report.table import show_summary
+from trivet_conformance.result import BAD
+from trivet_conformance.running.drive import LIMIT, Driver
+from trivet_conformance.running.session import Options, Session
+from trivet_conformance.running.wire import Job
+from trivet_conformance.subject.locating import is_path, locate
+
+INTERRUPTED: Final = 130
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+PLUGIN = click.option(
+    "--plugin",
+    required=True,
+    metavar="NAME|PATH",
+    help="Installed plugin, ./file.py, ./package or ./file.py:attribute; 'reference' is core.",
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+class _Shard(click.ParamType):  # type: ignore[type-arg]
+    name = "I/N"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        which, _, of = str(value).partition("/")
+        if not (which.isdigit() and of.isdigit() and 1 <= int(which) <= int(of)):
+            self.fail(f"{value!r} is no shard: 3/8 is the third of eight", param, ctx)
+        return int(which), int(of)
+
+
+@click.command()
+@PLUGIN
+@click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operator.")
+@click.option(
+    "--family", "families", multiple=True, type=click.Choice(list(FAMILIES)), help="Only this one."
+)
+@click.option("--seed", default=0, show_default=True, help="Decides every random number.")
+@click.option("--quick", is_flag=True, help="Small grids: a first look, never a claim.")
+@click.option("--case", default="", metavar="ID", help="Only the check with this id.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where report.jsonl and summary.json go.  [default: results/conformance/NAME]",
+)
+@click.option("--resume", is_flag=True, help="Go on with the report in --dir.")
+@click.option("--shard", type=_Shard(), default="1/1", help="One part of the checks: 3/8.")
+@click.option("--limit", default=LIMIT, show_default=True, help="Seconds that one check may take.")
+@click.option("--in-process", is_flag=True, help="Plugin code in this process: for a debugger.")
+@click.option("--waivers", type=_FILE, help="Failures that are known: a TOML file.")
+@click.option("--junit", type=_FILE, help="Also write JUnit XML.")
+@claiming.LEVEL
+@claiming.PROFILE
+@claiming.MODE
+@AS_JSON
+def run(
+    plugin: str, folder: Path | None, quick: bool, mode: str, level: str | None,
+    profile: str | None, as_json: bool, junit: Path | None, **given: Any,
+) -> None:  # fmt: skip
+    """Runs the families over every implementation of a plugin, in a process of its own.
+
+    The exit status is 0 only if the run came to its end, something was checked and nothing
+    failed, and with --mode certify only if the claim holds.
+    """
+    mode = "quick" if quick else mode
+    narrowed = {
+        "--op": given["ops"], "--family": given["families"], "--case": given["case"],
+        "--quick": quick, "--in-process": given["in_process"],
+    }  # fmt: skip
+    claiming.check(mode, level, profile, narrowed)
+    name = Path(plugin.partition(":")[0]).stem if is_path(plugin) else plugin
+    folder = folder or Path("results", "conformance", name)
+    options = Options(plugin, folder, mode=mode, level=level or "", profile=profile or "", **given)
+    try:
+        summary = _session(options)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; go on with --resume --dir {folder}", err=True)
+        sys.exit(INTERRUPTED)
+    except (TrivetError, ReportError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if options.shard == (1, 1):
+        summary = claiming.with_claim(folder, summary, profile, level)
+    if junit:
+        junit.write_text(to_junit(read(folder)), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(summary, indent=1, sort_keys=True))
+    else:
+        show_summary(Console(), summary)
+        claiming.show(summary)
+    sys.exit(0 if summary["ok"] else 1)
+
+
+def _session(options: Options) -> dict[str, Any]:
+    with _progress() as bar:
+        task = bar.tasks[0].id
+
+        def step(text: str) -> None:
+            bar.update(task, advance=1, description=text, total=session.total or None)
+
+        session = Session(options, progress=step)
+        return session.run()
+
+
+def _progress() -> Progress:
+    """A bar on the error stream, so that standard output carries the answer alone."""
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("loading", total=None)
+    return bar
+
+
+@click.command()
+@PLUGIN
+@AS_JSON
+def preflight(plugin: str, as_json: bool) -> None:
+    """Asks whether plugin and device work at all: loading, hooks, copies, fills, comparisons."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            located = locate(plugin, scratch)
+        except TrivetError as error:
+            raise click.ClickException(str(error)) from error
+        driver = Driver(Job(located.name, plugin, located.paths, checks_only=True))
+        results = list(driver.run())
+    if driver.refused:
+        raise click.ClickException(driver.refused)
+    good = driver.finished and not any(r.status in BAD for r in results)
+    if as_json:
+        rows = [r.to_json() for r in results]
+        document = {"ok": good, "device": driver.hello.get("device", {}), "checks": rows}
+        click.echo(json.dumps(document, indent=1, sort_keys=True))
+    else:
+        for r in results:
+            click.echo(
+                f"{r.status:<14} {r.id}" + (f": {r.finding.reason}" * bool(r.finding.reason))
+            )
+        click.echo("ready" if good else "NOT ready: mend the lines above first")
+    sys.exit(0 if good else 1)

@@ -1,0 +1,59 @@
+"""``selftest``: the kit judges wrong and legal providers, and says how well it does."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trivet_conformance.report.table import show_selftest
+from trivet_conformance.selftest.selftest import Outcome, figures
+from trivet_conformance.selftest.selftest import selftest as judge_variants
+
+COLUMNS: Final = (
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+    TextColumn("{task.description}"),
+)
+
+
+@click.command()
+@click.option("--seed", default=0, show_default=True, help="Decides every random number.")
+@click.option("--quick", is_flag=True, help="Small grids; a mutant meets one family.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def selftest(seed: int, quick: bool, as_json: bool) -> None:
+    """Judges the kit: wrong providers must be killed, legal ones accepted."""
+    from trivet_conformance.selftest.mutants import VARIANTS
+
+    begin, outcomes = time.monotonic(), list[Outcome]()
+    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(VARIANTS))
+        for outcome in judge_variants(quick=quick, seed=seed):
+            outcomes.append(outcome)
+            bar.update(task, advance=1, description=outcome.name)
+    seconds = time.monotonic() - begin
+    found = figures(outcomes, quick=quick) | {"seconds": round(seconds, 1)}
+    if as_json:
+        click.echo(json.dumps(found, indent=1, sort_keys=True))
+    else:
+        show_selftest(Console(), outcomes, seconds)
+        click.echo(_told(found))
+    sys.exit(0 if found["ok"] else 1)
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """The figures in two lines."""
+    killed = f"{found['mutants_killed']} of {found['mutants']} mutants killed by the named family"
+    legal = f"{found['legal_accepted']} of {found['legal']} legal variants accepted"
+    seen = f"{found['share_seen_by_assert_close']:.0%} of the mutants"
+    return (
+        f"{killed} ({found['classes']} classes of defects), {legal}\n"
+        f"torch.testing.assert_close with its defaults sees {seen}"
+    )
