@@ -103,7 +103,8 @@ _way: dict[str, Any] = {}
 @implements("linear@1", name="summed")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: D103
     rows = x.reshape(-1, x.shape[-1]).float()
-    total = _way["product"](rows, weight.float().T).reshape(*x.shape[:-1], weight.shape[0])
+    total: Tensor = _way["product"](rows, weight.float().T)
+    total = total.reshape(*x.shape[:-1], weight.shape[0])
     return (total if bias is None else total + bias.float()).to(x.dtype)
 
 
@@ -182,11 +183,12 @@ def judged(target: Target, bench: Bench) -> Iterator[tuple[str, dict[float, floa
 def measure(seeds: int, *, quick: bool) -> list[Row]:
     """Refusals and worst shares of each way to compute, by dtype and factor."""
     tallies: dict[tuple[str, str], Tally] = {}
+    ways: dict[str, dict[str, Any]] = {"product": PRODUCTS, "loop": ATTENTIONS}
     targets = {k: from_functions([f], "budget").targets[0] for k, f in PROVIDERS.items()}
     for seed in range(seeds):
-        for kind, ways in {"product": PRODUCTS, "loop": ATTENTIONS}.items():
+        for kind, own in ways.items():
             bench = Bench(seed, quick=quick)
-            for name, way in ways.items():
+            for name, way in own.items():
                 _way[kind] = way
                 for dtype, used in judged(targets[kind], bench):
                     key = f"{targets[kind].op.name}: {name}", dtype
@@ -203,7 +205,7 @@ def measure(seeds: int, *, quick: bool) -> list[Row]:
     ]
 
 
-PROVIDERS = {"product": linear, "loop": attention}
+PROVIDERS: dict[str, Callable[..., Any]] = {"product": linear, "loop": attention}
 
 
 @click.command()

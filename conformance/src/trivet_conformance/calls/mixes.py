@@ -2,7 +2,8 @@
 
 ``MIXES`` are ordinary values on which errors are measured. ``SPECIALS`` put numbers at which
 kernels go wrong into one tensor; their names are ``special@argument``. ``same@a+b`` gives two
-arguments equal values and ``repeat@a`` repeats the first row, for calls that share memory.
+arguments equal values and ``repeat@a`` repeats the first row, for calls that share memory;
+``opposite@a+b`` makes two arguments nearly cancel.
 """
 
 from __future__ import annotations
@@ -154,6 +155,11 @@ def apply(
         first, *others = where.split("+")
         for name in others:
             made[name] = made[first].to(made[name].dtype).clone()
+    elif kind == "opposite":
+        first, *others = where.split("+")
+        for name in others:
+            near = made[first].double() * (2.0**-9 * made[name].double().sign() - 1)
+            made[name] = near.to(made[name].dtype)
     elif kind == "repeat":
         made[where] = made[where][:1].expand_as(made[where]).clone()
     elif made[where].numel():

@@ -102,7 +102,10 @@ def _onednn(
     pack = packed[0]
     if not pack.is_mkldnn or pack.dtype is not wanted or pack.shape[0] != out_features:
         _refuse_pack("oneDNN", x, packed, out_features)
-    if bias is not None and not bias.is_contiguous():
+    if bias is not None:
+        if bias.shape != (out_features,):  # oneDNN would leave it out without a word
+            msg = f"linear_packed: bias has shape {list(bias.shape)}, not [{out_features}]"
+            raise DomainError(msg, fix="pass one number for each output feature")
         bias = bias.contiguous()  # torch 2.13 hands oneDNN the address and forgets the stride
     if torch.is_autocast_enabled("cpu"):
         with torch.autocast("cpu", enabled=False):

@@ -33,9 +33,15 @@ def _require(holds: bool, what: str) -> None:
         raise DomainError(what)
 
 
+def _rounded_once(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+    """A norm in float64, rounded at its end."""
+    y: Tensor = rms_norm.reference(x.double(), weight.double(), eps, offset)
+    return y.to(x.dtype)
+
+
 @implements("silu_and_mul_out@1", name="out_form_only")
 def out_form_only(x: Tensor, *, out: Tensor) -> None:  # noqa: D103
-    out.copy_(silu_and_mul.reference(x))
+    out.copy_(silu_and_mul.reference(x.double()))
 
 
 @implements("fused_add_rms_norm_@1", name="inplace_form_only")
@@ -48,8 +54,8 @@ def inplace_form_only(  # noqa: D103
     weight_in_float32: bool = False,
 ) -> None:
     scalars = (eps, weight_offset, weight_in_float32)
-    y, total = fused_add_rms_norm.reference(x, residual, weight, *scalars)
-    x.copy_(y)
+    _, total = fused_add_rms_norm.reference(x, residual, weight, *scalars)
+    x.copy_(_rounded_once(total, weight, eps, weight_offset))
     residual.copy_(total)
 
 
@@ -81,8 +87,7 @@ def narrow_and_checked(  # noqa: D103
     _require(has_rows(tuple(x.shape), x.stride(), 1, 8), "x must have rows")
     _require(weight.is_contiguous(), "weight must be contiguous")
     _require(weight_offset == 0.0 and weight_in_float32, "weight_offset is not supported")
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
-    return y
+    return _rounded_once(x, weight, eps, weight_offset)
 
 
 @implements(
@@ -96,8 +101,8 @@ def pointers_behind_a_guard(x: Tensor, weight: Tensor, bias: Tensor | None = Non
     if bias is not None or not x.is_contiguous() or not weight.is_contiguous() or x.dim() != 2:
         msg = "called outside its domain"
         raise SystemError(msg)
-    y: Tensor = linear.reference(x, weight, None)
-    return y
+    y: Tensor = linear.reference(x.double(), weight.double(), None)
+    return y.to(x.dtype)
 
 
 def _transposed(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> list[Tensor]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trivet.contracts.implementation import claims_of
+from trivet_conformance.selftest.defects import NUMBERS
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Variant:
     name: str
     functions: tuple[Callable[..., Any], ...]
     killer: str = ""
+
+    @property
+    def number(self) -> int:
+        """Its class of defects; 0 for a legal variant."""
+        return NUMBERS.get(self.name, 0)
 
 
 def variants(killer: str, functions: Iterable[Callable[..., Any]]) -> tuple[Variant, ...]:

@@ -55,6 +55,17 @@ def assumes_own_token_stride(  # noqa: D103
         view.copy_(result)
 
 
+@implements("rotary_embedding@1", name="positions_of_the_first_sequence")
+def positions_of_the_first_sequence(
+    q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
+) -> list[Tensor]:
+    """Turns every sequence of a batch by the angles of its first one."""
+    if q.dim() > 3 and q.shape[0] > 1:
+        cos, sin = cos[:1].expand_as(cos), sin[:1].expand_as(sin)
+    found: list[Tensor] = rotary_embedding.reference(q, k, cos, sin, pairing)
+    return found
+
+
 @implements("rms_norm@1", name="wrong_outside_in_silence", domain=[contiguous("x")])
 def wrong_outside_in_silence(  # noqa: D103
     x: Tensor,
@@ -111,6 +122,7 @@ VARIANTS = variants(
         assumes_contiguous_rows,
         assumes_a_dense_bias,
         assumes_own_token_stride,
+        positions_of_the_first_sequence,
         wrong_outside_in_silence,
         refuses_with_its_own_error,
         offset_dropped_outside,
