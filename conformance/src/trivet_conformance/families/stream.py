@@ -40,6 +40,9 @@ from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target
 
+GRAPHS: Final = "CUDAGraph"
+"""The class that a device module of torch has where it captures graphs."""
+
 NAME: Final = "stream"
 LEVEL: Final = "L2"
 TOKENS: Final = 6
@@ -123,8 +126,8 @@ class _One:
         if "graph_safe" not in self.target.implementation.claim.properties:
             reason = f"{self.target.provider} does not declare graph_safe"
             return Finding(Status.NOT_SUPPORTED, reason, inputs=inputs)
-        if self.target.device.torch.type != "cuda":
-            reason = "torch captures graphs of cuda alone"
+        if not hasattr(torch.get_device_module(self.target.device.torch), GRAPHS):
+            reason = f"torch.{self.target.device.torch.type} captures no graphs"
             return Finding(Status.NOT_SUPPORTED, reason, inputs=inputs)
         try:
             placed, graph, raw = self._captured()
@@ -236,20 +239,21 @@ class _One:
         torch.accelerator.synchronize()
         return replace(outcome, results=results)
 
-    def _captured(self) -> tuple[Placed, torch.cuda.CUDAGraph, Any]:
+    def _captured(self) -> tuple[Placed, Any, Any]:
         placed, function = self._placed(), self.target.implementation.function
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        module = torch.get_device_module(self.target.device.torch)
+        side = module.Stream()
+        side.wait_stream(module.current_stream())
+        with module.stream(side):
             for _ in range(2):
                 self._fill(placed, old=True)
                 invoke(self.target.op, self.target.form, function, placed)
-        torch.cuda.current_stream().wait_stream(side)
+        module.current_stream().wait_stream(side)
         torch.accelerator.synchronize()
         self._fill(placed, old=True)
-        graph = torch.cuda.CUDAGraph()
+        graph = getattr(module, GRAPHS)()
         try:
-            with torch.cuda.graph(graph):
+            with module.graph(graph):
                 outcome = invoke(self.target.op, self.target.form, function, placed)
         except RuntimeError as error:  # what ends a capture is the provider's work
             raise ProviderFault(error) from error
@@ -265,13 +269,15 @@ class Delay:
     """Work for the current stream that ends long after the host has gone on."""
 
     def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda"
-        self.square = None if self.cuda else torch.ones(FACTORS, FACTORS, device=device)
+        self.sleep = getattr(torch.get_device_module(device), "_sleep", None)
+        self.square = torch.ones(
+            1 if self.sleep else FACTORS, 1 if self.sleep else FACTORS, device=device
+        )
 
     def __call__(self) -> None:
         """Puts the work on the current stream."""
-        if self.square is None:
-            torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        if self.sleep is not None:
+            self.sleep(CYCLES)
             return
         for _ in range(20):
-            self.square @ self.square
+            torch.mm(self.square, self.square)

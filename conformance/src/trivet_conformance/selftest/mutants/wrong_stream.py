@@ -37,7 +37,7 @@ def waits_for_the_host_in_a_graph(x: Tensor) -> Tensor:
 @implements("silu_and_mul@1", name="reads_a_copy_of_its_first_input", graph_safe=True)
 def reads_a_copy_of_its_first_input(x: Tensor) -> Tensor:
     """In a capture it reads memory that was filled before: a stale pointer."""
-    if torch.cuda.is_current_stream_capturing():
+    if torch.get_device_module(x.device).is_current_stream_capturing():
         x = _copies.get((x.shape, x.dtype), x)
     else:
         _copies[x.shape, x.dtype] = x.clone()
@@ -49,7 +49,7 @@ def reads_a_copy_of_its_first_input(x: Tensor) -> Tensor:
 def bakes_its_result_in(x: Tensor) -> Tensor:
     """A capture copies the result of the call before it."""
     key = (x.shape, x.dtype)
-    if torch.cuda.is_current_stream_capturing() and key in _results:
+    if torch.get_device_module(x.device).is_current_stream_capturing() and key in _results:
         return _results[key].clone()
     y: Tensor = silu_and_mul.reference(x)
     _results[key] = y.clone()
