@@ -36,7 +36,7 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
             families.add_row(family, *_counted(rows))
     console.print(families)
     if summary["operators"]:
-        _line(console, "margin: the largest share of an error budget that one used")
+        _line(console, "n/s: not supported, n/r: not run, margin: largest share of a budget used")
     _show_problems(console, summary["bad"])
     counts = ", ".join(f"{n} {s}" for s, n in summary["counts"].items() if n)
     console.print(f"{counts or 'nothing was checked'}; {summary['seconds']} s")
@@ -49,8 +49,8 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
 def _counting(*names: str) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in names:
-        table.add_column(name, overflow="fold", no_wrap=name == "operator")
-    for name in ("passed", "refused", "not supp.", "not run", "bad", "margin"):
+        table.add_column(name, overflow="fold", no_wrap=name == "operator", min_width=12)
+    for name in ("pass", "refused", "n/s", "n/r", "bad", "margin"):
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
