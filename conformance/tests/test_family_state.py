@@ -99,7 +99,9 @@ def test_every_call_is_the_first_one_of_its_process(module):
     one = one_of(target)
     given = fresh.packed(target.implementation, one._placed(0))
     for _ in range(3):
-        (made,) = fresh.fresh_call(target.implementation, "none", given, forks=True)
+        (made,) = fresh.fresh_call(
+            target.implementation, "none", given, torch.device("cpu"), forks=True
+        )
         assert made.unique().tolist() == [1.0]
     assert not module.calls
 

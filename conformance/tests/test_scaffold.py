@@ -246,7 +246,8 @@ def test_a_process_whose_device_slot_is_taken_is_told_so(site):
 
 def test_the_kit_accepts_the_package_as_it_is_written(site):
     rows = kit(site, "--quick", *(w for op in OWN for w in ("--op", op)))
-    assert {row["execution"] for row in rows} == {"emulated"}
+    called = [row for row in rows if row["family"] != "load"]  # those come before the device
+    assert {row["execution"] for row in called} == {"emulated"}
     for op in OWN:
         passed = {r["family"] for r in rows if r["operator"] == op and r["status"] == "pass"}
         assert {"alias", "meta", "value", "layout", "special"} <= passed

@@ -151,6 +151,6 @@ def test_the_order_of_sums_depends_on_the_number_of_rows(randn):
 
 @pytest.mark.parametrize("bias", [torch.tensor(7.0), torch.ones(3), torch.ones(1, 4)])
 def test_a_bias_of_another_shape_is_refused_not_left_out(randn, bias):
-    pack = linear._reorder({}, randn(4, 8), None)
+    (pack,) = linear._reorder({}, randn(4, 8), None)
     with pytest.raises(DomainError, match="bias has shape"):
-        linear.linear_packed_float32(randn(2, 8), pack, 4, bias)
+        linear.linear_packed_float32(randn(4, 8), [pack], 4, bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import os
 import pickle
@@ -67,6 +68,8 @@ class Server:
             self.close()
             return "late", f"it does not end within {SECONDS:g} s"
         except (BrokenPipeError, EOFError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)  # its own status, not that of being killed
             self.close()
             return "died", f"status {self._process.returncode}"
         return made
@@ -127,12 +130,18 @@ def packed(implementation: Implementation, placed: Placed) -> bytes:
         raise NoFreshCall("unknown", "its packs cannot be carried to another process")
     positional, keyword = _arguments(implementation, placed)
     made = io.BytesIO()
-    torch.save({"positional": positional, "keyword": keyword}, made)
+    carried = {"positional": [_host(v) for v in positional], "keyword": _host(keyword)}
+    torch.save(carried, made)
     return made.getvalue()
 
 
 def fresh_call(
-    implementation: Implementation, kind: str, given: bytes, *, forks: bool
+    implementation: Implementation,
+    kind: str,
+    given: bytes,
+    device: torch.device,
+    *,
+    forks: bool,
 ) -> list[Any]:
     """The results of a call that is the first one of its process, on the CPU.
 
@@ -140,6 +149,7 @@ def fresh_call(
         implementation: what is called.
         kind: the device's kind; there the implementation is looked for first.
         given: the arguments, from ``packed``.
+        device: where the call is made; arguments are carried through the host.
         forks: whether its process may come from a fork; a driver's state does not outlive one.
 
     Raises:
@@ -155,6 +165,7 @@ def fresh_call(
         "name": getattr(function, "__qualname__", ""),
         "threads": foreign(torch.get_num_threads),
         "given": given,
+        "device": str(device),
         "fork": forks,
     }
     what, answer = _server().ask(row)
@@ -166,6 +177,15 @@ def fresh_call(
     names = op.signature.names()
     after = dict(zip(names, made["given"]["positional"], strict=True)) | made["given"]["keyword"]
     return on_cpu(results_of(op, form, made["returned"], after))
+
+
+def _host(value: Any) -> Any:
+    """The same values in host memory; what lies there already keeps its layout."""
+    if isinstance(value, torch.Tensor):
+        return value if value.device.type == "cpu" else value.cpu()
+    if isinstance(value, dict):
+        return {k: _host(v) for k, v in value.items()}
+    return type(value)(map(_host, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _arguments(implementation: Implementation, placed: Placed) -> tuple[list[Any], dict[str, Any]]:

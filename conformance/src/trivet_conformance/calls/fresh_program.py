@@ -65,14 +65,28 @@ def _call(function: Callable[..., Any], row: Mapping[str, Any]) -> tuple[str, An
     import torch
 
     torch.set_num_threads(row["threads"])
-    given = torch.load(io.BytesIO(row["given"]), weights_only=False)
+    carried = torch.load(io.BytesIO(row["given"]), weights_only=False)
+    given = _moved(carried, row["device"])
     try:
         returned = function(*given["positional"], **given["keyword"])
     except Exception as error:  # noqa: BLE001 - foreign code; it is reported
         return "raised", f"{type(error).__name__}: {error}"
     made = io.BytesIO()
-    torch.save({"returned": returned, "given": given}, made)
+    torch.save(_moved({"returned": returned, "given": given}, "cpu"), made)
     return "made", made.getvalue()
+
+
+def _moved(value: Any, device: str) -> Any:
+    """The same values on a device; tensors that are there already are not copied."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {k: _moved(v, device) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(v, device) for v in value)
+    return value
 
 
 def _function(row: Mapping[str, Any]) -> Callable[..., Any]:

@@ -30,16 +30,23 @@ COLUMNS: Final = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def selftest(seed: int, quick: bool, as_json: bool) -> None:
     """Judges the kit: wrong providers must be killed, legal ones accepted."""
+    from trivet_conformance.selftest.hostile import HOSTILE, hostile_figures, judge_hostile
     from trivet_conformance.selftest.mutants import VARIANTS
 
-    begin, outcomes = time.monotonic(), list[Outcome]()
+    begin, outcomes, hostile = time.monotonic(), list[Outcome](), list[Outcome]()
     with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(VARIANTS))
+        task = bar.add_task("", total=len(VARIANTS) + (0 if quick else len(HOSTILE)))
         for outcome in judge_variants(quick=quick, seed=seed):
             outcomes.append(outcome)
             bar.update(task, advance=1, description=outcome.name)
+        for outcome in () if quick else judge_hostile(seed=seed):  # processes of their own
+            hostile.append(outcome)
+            bar.update(task, advance=1, description=outcome.name)
     seconds = time.monotonic() - begin
     found = figures(outcomes, quick=quick) | {"seconds": round(seconds, 1)}
+    if not quick:
+        found |= hostile_figures(hostile)
+        found["ok"] = found["ok"] and all(o.ok for o in hostile)
     if as_json:
         click.echo(json.dumps(found, indent=1, sort_keys=True))
     else:
@@ -49,11 +56,17 @@ def selftest(seed: int, quick: bool, as_json: bool) -> None:
 
 
 def _told(found: Mapping[str, Any]) -> str:
-    """The figures in two lines."""
+    """The figures in a few lines."""
     killed = f"{found['mutants_killed']} of {found['mutants']} mutants killed by the named family"
     legal = f"{found['legal_accepted']} of {found['legal']} legal variants accepted"
     seen = f"{found['share_seen_by_assert_close']:.0%} of the mutants"
+    hostile = ""
+    if "hostile" in found:
+        hostile = f"\n{found['hostile_reported']} of {found['hostile']} hostile plugins reported"
+        wrong = [row for row in found["hostile_plugins"] if not row["ok"]]
+        hostile += "".join(f"\n{row['name']}: {row['reasons']}" for row in wrong)
     return (
         f"{killed} ({found['classes']} classes of defects), {legal}\n"
         f"torch.testing.assert_close with its defaults sees {seen}"
+        f"{hostile}"
     )

@@ -113,7 +113,7 @@ class _One:
         given = packed(implementation, placed)
         here = on_cpu([copied(r) for r in call(self.target, placed).results])
         forks = device.torch.type == "cpu"
-        there = fresh_call(implementation, device.info.kind, given, forks=forks)
+        there = fresh_call(implementation, device.info.kind, given, device.torch, forks=forks)
         return self._settled([("the first call of a process", there), ("the call here", here)])
 
     def neighbours(self) -> Finding:

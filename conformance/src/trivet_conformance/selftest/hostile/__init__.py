@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from trivet_conformance.result import BAD, Result, Status
 from trivet_conformance.running.drive import Driver
@@ -120,6 +120,15 @@ def judge_hostile(names: Collection[str] = (), seed: int = 0) -> Iterator[Outcom
         if not names or row.name in names:
             with tempfile.TemporaryDirectory() as folder:
                 yield _judged(row, Path(folder), seed)
+
+
+def hostile_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The figures of hostile plugins in a self-test."""
+    return {
+        "hostile": len(outcomes),
+        "hostile_reported": sum(o.ok for o in outcomes),
+        "hostile_plugins": [o.to_json() for o in outcomes],
+    }
 
 
 def _judged(row: Hostile, folder: Path, seed: int) -> Outcome:
