@@ -130,7 +130,10 @@ def packed(implementation: Implementation, placed: Placed) -> bytes:
         raise NoFreshCall("unknown", "its packs cannot be carried to another process")
     positional, keyword = _arguments(implementation, placed)
     made = io.BytesIO()
-    carried = {"positional": [_host(v) for v in positional], "keyword": _host(keyword)}
+    carried = {
+        "positional": [in_host_memory(v) for v in positional],
+        "keyword": in_host_memory(keyword),
+    }
     torch.save(carried, made)
     return made.getvalue()
 
@@ -179,13 +182,13 @@ def fresh_call(
     return on_cpu(results_of(op, form, made["returned"], after))
 
 
-def _host(value: Any) -> Any:
+def in_host_memory(value: Any) -> Any:
     """The same values in host memory; what lies there already keeps its layout."""
     if isinstance(value, torch.Tensor):
         return value if value.device.type == "cpu" else value.cpu()
     if isinstance(value, dict):
-        return {k: _host(v) for k, v in value.items()}
-    return type(value)(map(_host, value)) if isinstance(value, (list, tuple)) else value
+        return {k: in_host_memory(v) for k, v in value.items()}
+    return type(value)(map(in_host_memory, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _arguments(implementation: Implementation, placed: Placed) -> tuple[list[Any], dict[str, Any]]:

@@ -76,7 +76,7 @@ def _counted(rows: Mapping[str, Mapping[str, Any]]) -> list[Text]:
 
     bad = {s: total(s) for s in Status if s in BAD and total(s)}
     waived = total(Status.WAIVED)
-    words = [f"{n} {s}" for s, n in bad.items()] + [f"{waived} waived"] * bool(waived)
+    words = [str(sum(bad.values()))] * bool(bad) + [f"{waived} waived"] * bool(waived)
     margin = max((row["margin"] for row in rows.values()), default=0.0)
     return [
         Text(str(total(Status.PASS)), style="green"),

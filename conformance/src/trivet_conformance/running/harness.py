@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from trivet_conformance.calls.calling import ProviderFault, invoke, on_cpu, results_of
+from trivet_conformance.calls.fresh import in_host_memory
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point
 from trivet_conformance.families.case import base_points, claimed
@@ -159,7 +160,7 @@ def _detection(sample: Sample, bench: Bench, plain: Plain, stem: Path) -> Findin
     given = stem.with_suffix(".given")
     positional = [placed.arguments[name] for name in op.signature.names()]
     keyword = {"out": placed.arguments["out"]} if target.form == "out" else {}
-    torch.save({"positional": positional, "keyword": keyword}, given)
+    torch.save(in_host_memory({"positional": positional, "keyword": keyword}), given)
     try:
         here = invoke(op, target.form, target.implementation.function, placed)
     except ProviderFault as fault:

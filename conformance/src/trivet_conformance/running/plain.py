@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 
 def main() -> None:
@@ -28,10 +29,23 @@ def main() -> None:
         call = json.loads(line)
         key = call["provider"], call["operator"], call["form"]
         function = found.get(key) or device.operators[key[1]].reference
-        given = torch.load(call["given"], weights_only=False)
+        given = moved(torch.load(call["given"], weights_only=False), device.torch)
         made = function(*given["positional"], **given["keyword"])
-        torch.save({"returned": made, "given": given}, call["answer"] + ".part")
+        torch.save(moved({"returned": made, "given": given}, "cpu"), call["answer"] + ".part")
         os.rename(call["answer"] + ".part", call["answer"])  # noqa: PTH104 - texts, not paths
+
+
+def moved(value: Any, device: Any) -> Any:
+    """The same values on a device; tensors that are there already are not copied."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {k: moved(v, device) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(moved(v, device) for v in value)
+    return value
 
 
 if __name__ == "__main__":
