@@ -91,7 +91,7 @@ SOLE = {
     "fusion": "square_of_the_sum_expanded",
     "errors": "stays_broken_after_an_error",
     "staged": "square_pack_transposed",
-    "poison": "tail_of_the_last_page_masked_by_zero",
+    "poison": "rows_chosen_by_a_product",
     "repeat": "wrong_after_ten_calls",
     "metamorphic": "small_batches_summed_wide",
     "state": "works_only_after_another",

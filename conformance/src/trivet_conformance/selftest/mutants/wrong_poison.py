@@ -68,12 +68,13 @@ def _whole_pages(
 
 @implements("embedding@1", name="rows_chosen_by_a_product")
 def rows_chosen_by_a_product(ids: Tensor, weight: Tensor) -> Tensor:
-    """Rows that no id names are multiplied by zero: NaN stays NaN."""
+    """The largest of every row counts, also of rows that no id names; NaN are passed over."""
     rows: Tensor = embedding.reference(ids, weight)
     unused = torch.ones(weight.shape[0], dtype=torch.bool)
     unused[ids.reshape(-1)] = False
-    leak = (weight[unused] * 0).sum(0)
-    return torch.where(leak.isnan(), leak, rows)
+    left = weight[unused]
+    tops = left.masked_fill(left.isnan(), -torch.inf).amax(-1) if left.numel() else left.new_ones(1)
+    return rows * torch.nan if bool((tops == -torch.inf).any()) else rows
 
 
 VARIANTS = variants("poison", (tail_of_the_last_page_masked_by_zero, rows_chosen_by_a_product))
