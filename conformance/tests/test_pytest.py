@@ -45,6 +45,15 @@ def test_every_check_is_an_item_with_its_id(project):
     assert "not_supported: torch knows no streams" in done.stdout
 
 
+def test_a_run_in_which_nothing_was_judged_is_no_success(project):
+    done = run_pytest(
+        project, "-p", "trivet_conformance.pytester", "--pyargs", "trivet_conformance",
+        "--trivet-plugin=reference", "--trivet-op=embedding", "--trivet-family=stream",
+    )  # fmt: skip
+    assert "skipped" in done.stdout
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def test_a_failure_is_its_reason_and_the_command(project):
     (project / "conftest.py").write_text(
         "from trivet_conformance.result import Finding, Status\n"

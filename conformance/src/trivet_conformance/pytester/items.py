@@ -48,6 +48,13 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
     return found
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run in which nothing was judged is no success, as with the kit's own command."""
+    checks = [item for item in session.items if isinstance(item, Check)]
+    if exitstatus == pytest.ExitCode.OK and checks and not any(c.judged for c in checks):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 class Checks(pytest.Directory):
     """Every check of one plugin."""
 
@@ -120,6 +127,7 @@ class Check(pytest.Item):
         self.case = case
         self.head = head
         self.bench = bench
+        self.judged = False
 
     def runtest(self) -> None:
         """Runs the check: passes, is skipped with its reason, or fails."""
@@ -129,7 +137,8 @@ class Check(pytest.Item):
         self.user_properties.append(("margin", found.margin))
         if found.status in BAD:
             raise Refused(f"{found.status.value}: {found.reason}\n  {self.head.repro}")
-        if found.status not in GOOD:
+        self.judged = found.status in GOOD
+        if not self.judged:  # the status and its reason; alone they are no success: see below
             pytest.skip(f"{found.status.value}: {found.reason}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
