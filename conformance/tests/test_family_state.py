@@ -12,7 +12,7 @@ import torch
 from trivet.catalogue.activation import silu_and_mul
 from trivet.contracts import implements
 from trivet_conformance.calls import fresh
-from trivet_conformance.families import state
+from trivet_conformance.families import around, state
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Status
 from trivet_conformance.selftest.mutants import VARIANTS
@@ -71,7 +71,7 @@ def one_of(target):
     bench = Bench(0, quick=True)
     dtypes = {"T": torch.float32}
     point, home = state.base_points(target, dtypes, bench, state.TOKENS, 1)[0]
-    return state._One(target, bench, point, home)
+    return state._Stateful(target, bench, point, home)
 
 
 def test_only_this_family_kills_it():
@@ -97,7 +97,7 @@ def test_the_state_of_a_call_is_seen_after_its_neighbours():
 def test_every_call_is_the_first_one_of_its_process(module):
     target = target_of(module.counts)
     one = one_of(target)
-    given = fresh.packed(target.implementation, one._placed(0))
+    given = fresh.packed(target.implementation, one.placed())
     for _ in range(3):
         (made,) = fresh.fresh_call(
             target.implementation, "none", given, torch.device("cpu"), forks=True
@@ -167,20 +167,20 @@ def test_a_flipped_bit_and_stale_results_are_refused(module):
     truth = one.bench.truth(one.target.op, one.point)
     names = [n for n, _ in one._wrong_results(truth.native, bitwise=True)]
     assert names == ["a flipped bit", "results of other inputs"]
-    bit = state.flipped(truth.native[0])
+    bit = around.flipped(truth.native[0])
     assert int((bit != truth.native[0]).sum()) == 1
     right = [("first", truth.native), ("second", list(truth.native))]
-    assert one._settled(right).status is Status.PASS
-    assert one._settled([right[0], ("second", [bit])]).status is Status.FAIL
+    assert one.settled(right).status is Status.PASS
+    assert one.settled([right[0], ("second", [bit])]).status is Status.FAIL
     stale = [one.target.op.reference(**one.bench.arguments(one.target.op, one.point, 1))]
-    assert one._settled([right[0], ("second", stale)]).status is Status.FAIL
+    assert one.settled([right[0], ("second", stale)]).status is Status.FAIL
 
 
 def test_a_check_without_power_is_an_error(module, monkeypatch):
     one = one_of(target_of(module.right))
     truth = one.bench.truth(one.target.op, one.point)
-    monkeypatch.setattr(state, "flipped", torch.clone)
-    found = one._settled([("first", truth.native)])
+    monkeypatch.setattr(around, "flipped", torch.clone)
+    found = one.settled([("first", truth.native)])
     assert found.status is Status.ERROR
     assert "a flipped bit" in found.reason
 

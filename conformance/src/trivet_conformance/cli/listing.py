@@ -9,18 +9,18 @@ import click
 
 from trivet.errors import TrivetError
 from trivet_conformance.calls.profiles import PROFILES, profile
+from trivet_conformance.cli.options import AS_JSON, PLUGIN
 from trivet_conformance.families import FAMILIES, LEVEL_OF
 from trivet_conformance.families.case import claimed
-from trivet_conformance.subject.subject import Subject, dtype_text, installed
+from trivet_conformance.subject.locating import subject_of
+from trivet_conformance.subject.subject import Subject, dtype_text
 from trivet_conformance.suite.claims import MODEL, mustpass
 from trivet_conformance.suite.levels import LEVELS, families_for
 from trivet_conformance.suite.version import SUITE
 
 
 @click.command(name="list")
-@click.option(
-    "--plugin", required=True, metavar="NAME", help="Installed plugin; 'reference' is core itself."
-)
+@PLUGIN
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operator.")
 @click.option(
     "--level", type=click.Choice(LEVELS), default="L1", show_default=True, help="Level of a claim."
@@ -31,11 +31,11 @@ from trivet_conformance.suite.version import SUITE
     type=click.Choice(list(PROFILES)),
     help="Only this profile; default all.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@AS_JSON
 def list_(plugin: str, ops: tuple[str, ...], level: str, name: str | None, as_json: bool) -> None:
     """Lists what a plugin claims, and what it lacks for a level; runs nothing."""
     try:
-        subject = installed(plugin)
+        subject = subject_of(plugin)
         subject = subject.only(ops) if ops else subject
     except (TrivetError, ValueError) as error:
         raise click.ClickException(str(error)) from error

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trivet.errors import TrivetError
 from trivet_conformance.cli import claiming
+from trivet_conformance.cli.options import AS_JSON, PLUGIN, progress_bar
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.report.errors import ReportError
 from trivet_conformance.report.junit import to_junit
@@ -26,14 +26,6 @@ from trivet_conformance.subject.locating import is_path, locate
 
 INTERRUPTED: Final = 130
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
-
-PLUGIN = click.option(
-    "--plugin",
-    required=True,
-    metavar="NAME|PATH",
-    help="Installed plugin, ./file.py, ./package or ./file.py:attribute; 'reference' is core.",
-)
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 class _Shard(click.ParamType):  # type: ignore[type-arg]
@@ -113,7 +105,7 @@ def run(
 
 
 def _session(options: Options) -> dict[str, Any]:
-    with _progress() as bar:
+    with progress_bar("loading") as bar:
         task = bar.tasks[0].id
 
         def step(text: str) -> None:
@@ -121,19 +113,6 @@ def _session(options: Options) -> dict[str, Any]:
 
         session = Session(options, progress=step)
         return session.run()
-
-
-def _progress() -> Progress:
-    """A bar on the error stream, so that standard output carries the answer alone."""
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    bar.add_task("loading", total=None)
-    return bar
 
 
 @click.command()

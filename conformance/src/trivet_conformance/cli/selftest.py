@@ -6,36 +6,29 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trivet_conformance.cli.options import AS_JSON, progress_bar
 from trivet_conformance.report.table import show_selftest
 from trivet_conformance.selftest.selftest import Outcome, figures
 from trivet_conformance.selftest.selftest import selftest as judge_variants
-
-COLUMNS: Final = (
-    BarColumn(),
-    MofNCompleteColumn(),
-    TimeElapsedColumn(),
-    TextColumn("{task.description}"),
-)
 
 
 @click.command()
 @click.option("--seed", default=0, show_default=True, help="Decides every random number.")
 @click.option("--quick", is_flag=True, help="Small grids; a mutant meets one family.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@AS_JSON
 def selftest(seed: int, quick: bool, as_json: bool) -> None:
     """Judges the kit: wrong providers must be killed, legal ones accepted."""
     from trivet_conformance.selftest.hostile import HOSTILE, hostile_figures, judge_hostile
     from trivet_conformance.selftest.mutants import VARIANTS
 
     begin, outcomes, hostile = time.monotonic(), list[Outcome](), list[Outcome]()
-    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(VARIANTS) + (0 if quick else len(HOSTILE)))
+    with progress_bar(total=len(VARIANTS) + (0 if quick else len(HOSTILE))) as bar:
+        task = bar.tasks[0].id
         for outcome in judge_variants(quick=quick, seed=seed):
             outcomes.append(outcome)
             bar.update(task, advance=1, description=outcome.name)

@@ -24,10 +24,7 @@ from trivet_conformance.calls.layouts import Layout, packable
 from trivet_conformance.calls.points import Point
 from trivet_conformance.families.case import (
     Case,
-    base_points,
-    claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
     value_finding,
 )
 from trivet_conformance.judging.judge import judge, settle
@@ -49,21 +46,18 @@ _NEAREST: Final = {
 
 def cases(target: Target, bench: Bench) -> Iterator[Case]:
     """Every form in plain, row-strided and packed layouts; equal arguments; the written rules."""
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1 if bench.quick else 2)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for point, home in bases:
-            for form, function in forms(target):
-                for layout in _layouts(target, bench, point, home, form):
-                    name = f"{_label(target, form)}:{point.text}:{layout.text}"
-                    run = partial(_finding, target, bench, point, layout, form, function)
-                    yield Case(name, point.dtype_text, run)
-            yield from _equal_arguments(target, bench, point, home)
-            yield from _written_rules(target, bench, point)
+
+    def making(point: Point, home: Layout, first: bool) -> Iterator[Case]:
+        del first
+        for form, function in forms(target):
+            for layout in _layouts(target, bench, point, home, form):
+                name = f"{_label(target, form)}:{point.text}:{layout.text}"
+                run = partial(_finding, target, bench, point, layout, form, function)
+                yield Case(name, point.dtype_text, run)
+        yield from _equal_arguments(target, bench, point, home)
+        yield from _written_rules(target, bench, point)
+
+    return on_bases(target, bench, TOKENS, 1 if bench.quick else 2, making)
 
 
 def forms(target: Target) -> Iterator[tuple[str, Callable[..., Any]]]:

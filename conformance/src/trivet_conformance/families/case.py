@@ -68,6 +68,33 @@ def base_points(
     return list(found.items())
 
 
+Making = Callable[[Point, Layout, bool], Iterator[Case]]
+"""(point, its layout, whether it is the first of all) -> cases."""
+
+
+def on_bases(target: Target, bench: Bench, star: int, limit: int, making: Making) -> Iterator[Case]:
+    """Cases at a few points of every claimed dtype, and cases that say what is not claimed.
+
+    Args:
+        target: the implementation.
+        bench: inputs and truths.
+        star: leading elements of the points.
+        limit: how many points a dtype has at most.
+        making: makes the cases of one point.
+    """
+    first = True
+    for dtypes, reason in claimed(target):
+        if reason:
+            yield unclaimed(target, dtypes, reason)
+            continue
+        bases = base_points(target, dtypes, bench, star, limit)
+        if not bases:
+            yield nothing_inside(target, dtypes)
+        for point, home in bases:
+            yield from making(point, home, first)
+            first = False
+
+
 def valid(target: Target, bench: Bench, point: Point) -> bool:
     """Whether a point is a call; a declared case always is, and is an error where it fails."""
     return bench.is_call(target.op, point) or point in declared(target)

@@ -28,10 +28,7 @@ from trivet_conformance.calls.layouts import Layout, Placed, leads
 from trivet_conformance.calls.points import Point
 from trivet_conformance.families.case import (
     Case,
-    base_points,
-    claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
 )
 from trivet_conformance.judging.judge import judge
 from trivet_conformance.judging.statistics import same_bits
@@ -50,22 +47,16 @@ SITE: Final = "site"
 
 def cases(target: Target, bench: Bench) -> Iterator[Case]:
     """Binds and counted calls for each claimed dtype; order, terms and a fresh process once."""
-    first = True
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for point, home in bases:
-            checks: dict[str, Callable[..., Finding]] = {"bind": _bound, "counts": _counted}
-            if first:
-                checks |= {"forbidden": _forbidden, "terms": _decided, "process": _fresh}
-            first = False
-            for name, check in checks.items():
-                run = partial(check, target, bench, point, home)
-                yield Case(f"{target.label}:{name}:{point.text}", point.dtype_text, run)
+
+    def making(point: Point, home: Layout, first: bool) -> Iterator[Case]:
+        checks: dict[str, Callable[..., Finding]] = {"bind": _bound, "counts": _counted}
+        if first:
+            checks |= {"forbidden": _forbidden, "terms": _decided, "process": _fresh}
+        for name, check in checks.items():
+            run = partial(check, target, bench, point, home)
+            yield Case(f"{target.label}:{name}:{point.text}", point.dtype_text, run)
+
+    return on_bases(target, bench, TOKENS, 1, making)
 
 
 def facts_of(target: Target, placed: Placed) -> dict[str, Any]:

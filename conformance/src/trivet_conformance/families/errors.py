@@ -25,10 +25,7 @@ from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point
 from trivet_conformance.families.case import (
     Case,
-    base_points,
-    claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
 )
 from trivet_conformance.families.dispatch import facts_of
 from trivet_conformance.judging.judge import judge
@@ -65,21 +62,16 @@ class Wrong:
 
 def cases(target: Target, bench: Bench) -> Iterator[Case]:
     """Every wrong argument of one call for each claimed dtype; for the first one when quick."""
-    first = True
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for point, home in bases if first or not bench.quick else []:
-            given = bench.arguments(target.op, point)
-            for wrong in wrongs(target.op, given):
-                name = f"{target.label}:{wrong.argument}={wrong.what}:{point.text}"
-                run = partial(_finding, target, bench, point, home, wrong)
-                yield Case(name, point.dtype_text, run)
-            first = False
+
+    def making(point: Point, home: Layout, first: bool) -> Iterator[Case]:
+        if bench.quick and not first:
+            return
+        for wrong in wrongs(target.op, bench.arguments(target.op, point)):
+            name = f"{target.label}:{wrong.argument}={wrong.what}:{point.text}"
+            run = partial(_finding, target, bench, point, home, wrong)
+            yield Case(name, point.dtype_text, run)
+
+    return on_bases(target, bench, TOKENS, 1, making)
 
 
 def wrongs(op: Operator, given: Mapping[str, Any]) -> Iterator[Wrong]:

@@ -21,11 +21,8 @@ from trivet_conformance.calls.layouts import Layout
 from trivet_conformance.calls.points import Point, supplied
 from trivet_conformance.families.case import (
     Case,
-    base_points,
     call,
-    claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
 )
 from trivet_conformance.judging.judge import judge, settle
 from trivet_conformance.judging.statistics import errors, same_bits
@@ -47,18 +44,15 @@ def cases(target: Target, bench: Bench) -> Iterator[Case]:
         finding = Finding(Status.NOT_SUPPORTED, reason)
         yield Case(f"{target.label}:composition", "", lambda: finding)
         return
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1 if bench.quick else 4)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for base, home in bases:
-            for mix in ("normal", *_cancelling(target.op, base)):
-                point = replace(base, mix=mix)
-                run = partial(_finding, target, bench, point, home)
-                yield Case(f"{target.label}:{point.text}", point.dtype_text, run)
+
+    def making(base: Point, home: Layout, first: bool) -> Iterator[Case]:
+        del first
+        for mix in ("normal", *_cancelling(target.op, base)):
+            point = replace(base, mix=mix)
+            run = partial(_finding, target, bench, point, home)
+            yield Case(f"{target.label}:{point.text}", point.dtype_text, run)
+
+    yield from on_bases(target, bench, TOKENS, 1 if bench.quick else 4, making)
 
 
 def _cancelling(op: Operator, point: Point) -> Iterator[str]:

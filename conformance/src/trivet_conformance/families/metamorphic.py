@@ -19,15 +19,13 @@ from torch import Tensor
 from trivet.contracts.cases import Relation
 from trivet.contracts.declaration import Operator
 from trivet_conformance.calls.calling import (
-    ProviderFault,
     compute,
     in_float64,
     invoke,
     lay_out,
     on_cpu,
 )
-from trivet_conformance.calls.layouts import Layout
-from trivet_conformance.calls.points import Point
+from trivet_conformance.families.around import Around, equal, flipped
 from trivet_conformance.families.case import (
     Case,
     base_points,
@@ -35,9 +33,8 @@ from trivet_conformance.families.case import (
     nothing_inside,
     unclaimed,
 )
-from trivet_conformance.families.repeat import equal
 from trivet_conformance.judging.judge import judge, settle
-from trivet_conformance.judging.truth import Bench, Disagreement, Truth
+from trivet_conformance.judging.truth import Bench, Truth
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target
 
@@ -66,7 +63,8 @@ def cases(target: Target, bench: Bench) -> Iterator[Case]:
         for point, home in dict(found).items():
             for relation in relations:
                 name = f"{target.label}:{relation.name}:{point.text}"
-                run = partial(_finding, _Asked(target, bench, point, home, relation))
+                asked = _Asked(target, bench, point, home, relation)
+                run = partial(asked.guarded, partial(_finding, asked))
                 yield Case(name, point.dtype_text, run)
         if found and not relations:
             finding = Finding(Status.NOT_SUPPORTED, "no relation is known of this operator")
@@ -122,32 +120,22 @@ def _derived(op: Operator) -> Iterator[Relation]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Asked(Around):
     """One relation at one point."""
 
-    target: Target
-    bench: Bench
-    point: Point
-    home: Layout
     relation: Relation
 
 
 def _finding(asked: _Asked) -> Finding:
     target, relation, inputs = asked.target, asked.relation, asked.point.to_json()
     op = target.op
-    try:
-        truth = asked.bench.truth(op, asked.point)
-        changed = relation.arguments(truth.arguments)
-        if problem := _unrelated(op, relation, truth, changed):
-            status = Status.NOT_SUPPORTED if relation.derived else Status.ERROR
-            return Finding(status, problem, inputs=inputs)
-        other = mapped(truth, relation)
-        first = _results(asked, truth.arguments)
-        second = _results(asked, changed)
-    except ProviderFault as fault:
-        return Finding(Status.FAIL, str(fault), 1.0, inputs)
-    except Disagreement as problem:
-        return Finding(Status.ERROR, str(problem), inputs=inputs)
+    truth = asked.bench.truth(op, asked.point)
+    changed = relation.arguments(truth.arguments)
+    if problem := _unrelated(op, relation, truth, changed):
+        status = Status.NOT_SUPPORTED if relation.derived else Status.ERROR
+        return Finding(status, problem, inputs=inputs)
+    other = mapped(truth, relation)
+    first, second = _results(asked, truth.arguments), _results(asked, changed)
     if first is None or second is None:
         return Finding(Status.NOT_RUN, "the changed call is outside the domain", inputs=inputs)
     verdict = judge(op, truth, first)
@@ -160,6 +148,9 @@ def _finding(asked: _Asked) -> Finding:
         if not equal(second, want):
             text = f"{relation.name}: bits differ, though declared batch_invariant"
             return Finding(Status.FAIL, text, 1.0, inputs)
+        if second[0].numel() and equal([flipped(second[0]), *second[1:]], want):
+            reason = "the check has no power: it accepts a flipped bit"
+            return Finding(Status.ERROR, reason, inputs=inputs)
     return settle(op, truth, judge(op, truth, first))
 
 

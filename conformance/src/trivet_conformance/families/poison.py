@@ -18,25 +18,20 @@ from torch import Tensor
 
 from trivet.contracts.declaration import Operator
 from trivet_conformance.calls.calling import (
-    ProviderFault,
     compute,
     lay_out,
     on_cpu,
 )
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point
+from trivet_conformance.families.around import Around, equal
 from trivet_conformance.families.case import (
     Case,
-    base_points,
     call,
-    claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
 )
-from trivet_conformance.families.repeat import equal
-from trivet_conformance.judging.judge import Verdict, judge, settle
 from trivet_conformance.judging.truth import Bench, Disagreement
-from trivet_conformance.result import Finding, Status
+from trivet_conformance.result import Finding
 from trivet_conformance.subject.subject import Target
 
 NAME: Final = "poison"
@@ -50,17 +45,15 @@ VALUES: Final = ("nan", "123", "max")
 
 def cases(target: Target, bench: Bench) -> Iterator[Case]:
     """Each call in its plainest layout and with gaps between rows."""
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1 if bench.quick else 3)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for point, home in bases:
-            for layout in _layouts(target, bench, point, home):
-                name = f"{target.label}:{point.text}:{layout.text}"
-                yield Case(name, point.dtype_text, partial(_finding, target, bench, point, layout))
+
+    def making(point: Point, home: Layout, first: bool) -> Iterator[Case]:
+        del first
+        for layout in _layouts(target, bench, point, home):
+            name = f"{target.label}:{point.text}:{layout.text}"
+            one = Around(target, bench, point, layout)
+            yield Case(name, point.dtype_text, partial(one.guarded, partial(_finding, one)))
+
+    return on_bases(target, bench, TOKENS, 1 if bench.quick else 3, making)
 
 
 def _layouts(target: Target, bench: Bench, point: Point, home: Layout) -> Iterator[Layout]:
@@ -76,37 +69,23 @@ def _layouts(target: Target, bench: Bench, point: Point, home: Layout) -> Iterat
             yield wide
 
 
-def _finding(target: Target, bench: Bench, point: Point, layout: Layout) -> Finding:
-    op, inputs = target.op, point.to_json() | {"layout": layout.text}
-    verdict = Verdict()
-    try:
-        truth = bench.truth(op, point)
-        given = bench.arguments(op, point)
-        masks = unread(op, given)
-        first: list[Any] | None = None
-        bitwise = "deterministic" in target.implementation.claim.properties
-        for value in ("", *VALUES):
-            spoilt = given if not value else filled(given, masks, value)
-            placed = _placed(target, spoilt, point, layout, value)
-            if placed is None:
-                return Finding(Status.NOT_RUN, "no such call", inputs=inputs)
-            _leave_behind(op, given, value, target.device.torch)
-            results = on_cpu(call(target, placed).results)
-            verdict = judge(op, truth, results)
-            problems = "; ".join(verdict.problems)
-            if first is not None and bitwise and not problems and not equal(results, first):
-                problems = "results differ in bits, though declared deterministic"
-            if problems:
-                text = f"where unread memory holds {value}: {problems}" if value else problems
-                return Finding(Status.FAIL, text, verdict.margin, inputs)
-            first = first if first is not None else results
-    except ProviderFault as fault:
-        return Finding(Status.FAIL, str(fault), 1.0, inputs)
-    except Disagreement as problem:
-        return Finding(Status.ERROR, str(problem), inputs=inputs)
-    found = {n: int(m.sum()) for n, m in masks.items()}
-    notes = (f"unread rows: {', '.join(f'{n} {c}' for n, c in found.items()) or 'none'}",)
-    return settle(op, truth, verdict, notes)
+def _finding(one: Around) -> Finding:
+    target, op = one.target, one.target.op
+    given = one.bench.arguments(op, one.point)
+    masks = unread(op, given)
+    found: list[tuple[str, list[Any]]] = []
+    for value in ("", *VALUES):
+        spoilt = given if not value else filled(given, masks, value)
+        placed = _placed(target, spoilt, one.point, one.home, value)
+        if placed is None:
+            return one.no_call()
+        _leave_behind(op, given, value, target.device.torch)
+        name = f"where unread memory holds {value}" if value else "the call as it is"
+        found.append((name, on_cpu(call(target, placed).results)))
+    rows = {n: int(m.sum()) for n, m in masks.items()}
+    told = ", ".join(f"{n} {c}" for n, c in rows.items()) or "none"
+    finding = one.settled(found, (f"unread rows: {told}",))
+    return replace(finding, inputs={**finding.inputs, "layout": one.home.text})
 
 
 def _placed(

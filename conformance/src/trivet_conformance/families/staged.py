@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -22,18 +22,16 @@ from trivet.runtime.step import Step
 from trivet_conformance.calls.calling import ProviderFault, copied, foreign, invoke, on_cpu
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point
+from trivet_conformance.families.around import Around
 from trivet_conformance.families.case import (
     Case,
-    base_points,
-    claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
     valid,
 )
 from trivet_conformance.families.dispatch import facts_of
 from trivet_conformance.judging.judge import judge
 from trivet_conformance.judging.statistics import same_bits
-from trivet_conformance.judging.truth import Bench, Disagreement
+from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target
 
@@ -50,22 +48,19 @@ def cases(target: Target, bench: Bench) -> Iterator[Case]:
         finding = Finding(Status.NOT_SUPPORTED, "it prepares neither weights nor steps")
         yield Case(f"{target.label}:stages", "", lambda: finding)
         return
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1 if bench.quick else 3)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for base, home in bases:
-            points = [("pack", base)] if target.own_pack else []
-            points += [("square", p) for p in _square(target, bench, base)]
-            points += [("schedule", base)] if scheduled else []
-            for what, point in points:
-                staged = _Staged(target, bench, point, home)
-                check = staged.schedules if what == "schedule" else staged.packs
-                run = partial(_finding, staged, check)
-                yield Case(f"{target.label}:{what}:{point.text}", point.dtype_text, run)
+
+    def making(base: Point, home: Layout, first: bool) -> Iterator[Case]:
+        del first
+        points = [("pack", base)] if target.own_pack else []
+        points += [("square", p) for p in _square(target, bench, base)]
+        points += [("schedule", base)] if scheduled else []
+        for what, point in points:
+            staged = _Staged(target, bench, point, home)
+            check = staged.schedules if what == "schedule" else staged.packs
+            run = partial(staged.guarded, check)
+            yield Case(f"{target.label}:{what}:{point.text}", point.dtype_text, run)
+
+    yield from on_bases(target, bench, TOKENS, 1 if bench.quick else 3, making)
 
 
 def _square(target: Target, bench: Bench, base: Point) -> Iterator[Point]:
@@ -86,33 +81,18 @@ def _lists(target: Target) -> list[str]:
     return [p.name for p in target.op.signature.parameters if p.kind == "Tensor[]"]
 
 
-def _finding(staged: _Staged, check: Callable[[], Finding]) -> Finding:
-    inputs = staged.point.to_json()
-    try:
-        if reason := staged.elsewhere():
-            return Finding(Status.NOT_RUN, reason, inputs=inputs)
-        return check()
-    except ProviderFault as fault:
-        return Finding(Status.FAIL, str(fault), 1.0, inputs)
-    except Disagreement as problem:
-        return Finding(Status.ERROR, str(problem), inputs=inputs)
+class _Staged(Around):
+    """One call through a plan."""
 
+    def guarded(self, run: Callable[[], Finding]) -> Finding:
+        """As for other calls, where the plan runs this provider at all."""
 
-@dataclass(frozen=True)
-class _Staged:
-    """One call through a plan.
+        def here() -> Finding:
+            if reason := self.elsewhere():
+                return Finding(Status.NOT_RUN, reason, inputs=self.point.to_json())
+            return run()
 
-    Args:
-        target: the implementation.
-        bench: inputs and truths.
-        point: what is called.
-        home: the layout.
-    """
-
-    target: Target
-    bench: Bench
-    point: Point
-    home: Layout
+        return super().guarded(here)
 
     @cached_property
     def plan(self) -> Plan:
@@ -121,7 +101,7 @@ class _Staged:
 
     def _plan(self, provider: str) -> Plan:
         op = self.target.op
-        facts = facts_of(self.target, self.placed(0))
+        facts = facts_of(self.target, self.bare_call(0))
         facts |= {n: v for n, v in self.point.dims if n in op.where}
         facts = {n: v for n, v in facts.items() if n not in op.stars}
         sites = dict.fromkeys(SITES, (self.target.bound_name, facts))
@@ -137,7 +117,7 @@ class _Staged:
         runs = self.step().providers()[SITES[0]]
         return "" if runs == self.target.provider else f"a plan runs {runs} here"
 
-    def placed(self, draw: int) -> Placed:
+    def bare_call(self, draw: int) -> Placed:
         """The call with the reference's own pack and no schedule."""
         layout = replace(self.home, scheduled=False)
         placed = self.target.lay_out(self.bench, self.point, layout, draw=draw, adapted=False)
@@ -148,7 +128,7 @@ class _Staged:
 
     def run(self, lists: Mapping[str, Sequence[Tensor]], site: str, draw: int = 0) -> list[Any]:
         """The results of a site with a pack or a schedule in place."""
-        placed = self.placed(draw)
+        placed = self.bare_call(draw)
         placed.arguments.update({n: list(v) for n, v in lists.items()})
         function = self.step().__dict__[site]
         return on_cpu(invoke(self.target.op, self.target.form, function, placed).results)
@@ -158,7 +138,7 @@ class _Staged:
         truth = self.bench.truth(self.target.op, self.point)
         return "; ".join(judge(self.target.op, truth, results).problems)
 
-    def settled(self, problems: list[str], wrong: Mapping[str, list[Any]]) -> Finding:
+    def concluded(self, problems: list[str], wrong: Mapping[str, list[Any]]) -> Finding:
         """The finding; results of another weight or step must be refused."""
         inputs = self.point.to_json()
         if problems:
@@ -196,9 +176,9 @@ class _Staged:
         problems += self._aliases(name, weight, decoy, used[SITES[0]], first)
         problems += self._foreign(name)
         op = self.target.op
-        given = self.placed(0).arguments | {name: [self._weight(1)[0]]}
+        given = self.bare_call(0).arguments | {name: [self._weight(1)[0]]}
         shown = on_cpu([op.reference(*(given[n] for n in op.signature.names()))])
-        return self.settled(problems, {"the product with another weight": shown})
+        return self.concluded(problems, {"the product with another weight": shown})
 
     def _weight(self, draw: int) -> tuple[Tensor, Tensor | None]:
         given = self.bench.arguments(self.target.op, self.point, draw)
@@ -277,11 +257,11 @@ class _Staged:
             problems.append("a second layer of one step gives other results")
         problems += self._again(made[1], kept)
         shown = self.run({name: made[0]}, SITES[0], draw=1)
-        return self.settled(problems, {"the results of other inputs": shown})
+        return self.concluded(problems, {"the results of other inputs": shown})
 
     def _schedule(self, draw: int, out: list[Tensor] | None = None) -> list[Tensor]:
         prepare_step = self.target.implementation.claim.prepare_step
-        arguments = self.placed(draw).arguments
+        arguments = self.bare_call(draw).arguments
         names = [] if prepare_step is None else inspect.signature(prepare_step).parameters
         values = [arguments[n] for n in names if n in arguments]
         made: list[Tensor] = foreign(self.step().schedule, SITES[0], *values, out=out)

@@ -8,31 +8,27 @@ implementation says that it is deterministic.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 from trivet.contracts.implementation import Implementation
 from trivet_conformance.calls import grid
-from trivet_conformance.calls.calling import ProviderFault, compute, copied, on_cpu
+from trivet_conformance.calls.calling import ProviderFault, copied, on_cpu
 from trivet_conformance.calls.domain import fit
 from trivet_conformance.calls.fresh import NoFreshCall, fresh_call, packed
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point, make
+from trivet_conformance.families.around import Around
 from trivet_conformance.families.case import (
     Case,
     base_points,
     call,
     claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
     valid,
 )
-from trivet_conformance.families.repeat import equal
-from trivet_conformance.judging.judge import judge, settle
 from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target
@@ -54,67 +50,40 @@ Named = list[tuple[str, list[Any]]]
 
 def cases(target: Target, bench: Bench) -> Iterator[Case]:
     """A call in a fresh process (in quick grids of one dtype), and among calls of neighbours."""
-    begun = False
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for point, home in bases:
-            one = _One(target, bench, point, home)
-            checks: list[tuple[str, Callable[[], Finding]]] = []
-            if not (bench.quick and begun):
-                checks.append(("fresh", one.fresh))
-            checks.append(("neighbours", one.neighbours))
-            begun = True
-            for what, run in checks:
-                name = f"{target.label}:{what}:{point.text}"
-                yield Case(name, point.dtype_text, partial(_guarded, one, run))
+
+    def making(point: Point, home: Layout, first: bool) -> Iterator[Case]:
+        one = _Stateful(target, bench, point, home)
+        for run in (one.fresh, one.neighbours) if first or not bench.quick else (one.neighbours,):
+            name = f"{target.label}:{run.__name__}:{point.text}"
+            yield Case(name, point.dtype_text, partial(one.guarded, run))
+
+    return on_bases(target, bench, TOKENS, 1, making)
 
 
-def _guarded(one: _One, run: Callable[[], Finding]) -> Finding:
-    inputs = one.point.to_json()
-    try:
-        return run()
-    except ProviderFault as fault:
-        return Finding(Status.FAIL, str(fault), 1.0, inputs)
-    except NoFreshCall as problem:
-        status = _STATUS[problem.what]
-        text = f"as the first call of a process: {problem.what}, {problem}"
-        return Finding(status, text, float(status is not Status.NOT_RUN), inputs)
-    except Disagreement as problem:
-        return Finding(Status.ERROR, str(problem), inputs=inputs)
+class _Stateful(Around):
+    """One call, alone and among others."""
 
-
-@dataclass(frozen=True)
-class _One:
-    """One call, alone and among others.
-
-    Args:
-        target: the implementation.
-        bench: inputs and truths.
-        point: what is judged.
-        home: its layout.
-    """
-
-    target: Target
-    bench: Bench
-    point: Point
-    home: Layout
+    def guarded(self, run: Callable[[], Finding]) -> Finding:
+        """As for other calls; what became of a process that had to be fresh is told too."""
+        try:
+            return super().guarded(run)
+        except NoFreshCall as problem:
+            status = _STATUS[problem.what]
+            text = f"as the first call of a process: {problem.what}, {problem}"
+            margin = float(status is not Status.NOT_RUN)
+            return Finding(status, text, margin, self.point.to_json())
 
     def fresh(self) -> Finding:
         """The call here, and as the first one of a fresh process."""
-        placed = self._placed(0)
+        placed = self.placed(0)
         if placed is None:
-            return self._no_call()
+            return self.no_call()
         implementation, device = self.target.implementation, self.target.device
         given = packed(implementation, placed)
         here = on_cpu([copied(r) for r in call(self.target, placed).results])
         forks = device.torch.type == "cpu"
         there = fresh_call(implementation, device.info.kind, given, device.torch, forks=forks)
-        return self._settled([("the first call of a process", there), ("the call here", here)])
+        return self.settled([("the first call of a process", there), ("the call here", here)])
 
     def neighbours(self) -> Finding:
         """The call, its neighbours, another draw, its neighbours on another draw, the call."""
@@ -128,9 +97,9 @@ class _One:
         found: Named = []
         raised: set[str] = set()
         for turn, draw in enumerate((0, 1, 0)):
-            placed = self._placed(draw)
+            placed = self.placed(draw)
             if placed is None:
-                return self._no_call()
+                return self.no_call()
             kept.append(placed)
             results = on_cpu([copied(r) for r in call(self.target, placed).results])
             if draw == 0:
@@ -140,45 +109,7 @@ class _One:
                     call(other, pair[turn])
                 except ProviderFault as fault:
                     raised.add(f"{other.provider} for {other.op.name} {fault}")
-        return self._settled(found, (f"{len(pairs)} others were called", *sorted(raised)))
-
-    def _placed(self, draw: int) -> Placed | None:
-        return self.target.lay_out(self.bench, self.point, self.home, draw=draw)
-
-    def _no_call(self) -> Finding:
-        return Finding(Status.NOT_RUN, "no such call", inputs=self.point.to_json())
-
-    def _settled(self, found: Named, notes: tuple[str, ...] = ()) -> Finding:
-        """Judges equal calls, and shows itself a flipped bit and results of other inputs."""
-        op, truth = self.target.op, self.bench.truth(self.target.op, self.point)
-        bitwise = "deterministic" in self.target.implementation.claim.properties
-        inputs = self.point.to_json()
-
-        def wrong(results: list[Any]) -> str:
-            if problems := judge(op, truth, results).problems:
-                return "; ".join(problems)
-            differ = bitwise and not equal(results, found[0][1])
-            return "other bits, though declared deterministic" if differ else ""
-
-        for name, results in found:
-            if text := wrong(results):
-                first = "" if results is found[0][1] else f", not as {found[0][0]}"
-                return Finding(Status.FAIL, f"{name}{first}: {text}", 1.0, inputs, notes)
-        shown = list(self._wrong_results(found[0][1], bitwise=bitwise))
-        accepted = [name for name, results in shown if not wrong(results)]
-        if accepted:
-            reason = f"the check has no power: it accepts {', '.join(accepted)}"
-            return Finding(Status.ERROR, reason, inputs=inputs, notes=notes)
-        return settle(op, truth, judge(op, truth, found[-1][1]), notes)
-
-    def _wrong_results(self, right: list[Any], *, bitwise: bool) -> Iterator[tuple[str, list[Any]]]:
-        """Right results with one flipped bit, and those of the other draw where they differ."""
-        if bitwise and right and right[0].numel():
-            yield "a flipped bit", [flipped(right[0]), *right[1:]]
-        op, truth = self.target.op, self.bench.truth(self.target.op, self.point)
-        stale = compute(op, op.reference, self.bench.arguments(op, self.point, 1))
-        if not equal(stale, truth.native):
-            yield "results of other inputs", stale
+        return self.settled(found, (f"{len(pairs)} others were called", *sorted(raised)))
 
 
 def requests(
@@ -217,10 +148,3 @@ def _dtypes(neighbour: Target, own: Mapping[str, torch.dtype]) -> dict[str, torc
     """The claimed dtypes that agree with the most of others; None where none is claimed."""
     sets = [dtypes for dtypes, reason in claimed(neighbour) if not reason]
     return max(sets, key=lambda d: sum(own.get(n) == v for n, v in d.items()), default=None)
-
-
-def flipped(t: Tensor) -> Tensor:
-    """A copy with the lowest bit of one element flipped."""
-    made = t.contiguous().clone()
-    made.view(-1)[:1].view(torch.uint8)[0] ^= 1
-    return made

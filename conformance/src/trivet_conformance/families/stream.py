@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -27,13 +26,11 @@ from trivet_conformance.calls.calling import (
 )
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point, supplied
+from trivet_conformance.families.around import Around
 from trivet_conformance.families.case import (
     Case,
-    base_points,
     call,
-    claimed,
-    nothing_inside,
-    unclaimed,
+    on_bases,
 )
 from trivet_conformance.judging.judge import judge
 from trivet_conformance.judging.truth import Bench
@@ -59,17 +56,14 @@ def cases(target: Target, bench: Bench) -> Iterator[Case]:
         finding = Finding(Status.NOT_SUPPORTED, reason)
         yield Case(f"{target.label}:streams", "", lambda: finding)
         return
-    for dtypes, reason in claimed(target):
-        if reason:
-            yield unclaimed(target, dtypes, reason)
-            continue
-        bases = base_points(target, dtypes, bench, TOKENS, 1)
-        if not bases:
-            yield nothing_inside(target, dtypes)
-        for point, home in bases:
-            one = _One(target, bench, point, home)
-            for what, run in (("order", one.order), ("graph", one.graph), ("device", one.device)):
-                yield Case(f"{target.label}:{what}:{point.text}", point.dtype_text, partial(run))
+
+    def making(point: Point, home: Layout, first: bool) -> Iterator[Case]:
+        del first
+        one = _Streamed(target, bench, point, home)
+        for run in (one.order, one.graph, one.device):
+            yield Case(f"{target.label}:{run.__name__}:{point.text}", point.dtype_text, run)
+
+    yield from on_bases(target, bench, TOKENS, 1, making)
 
 
 def unsupported(device: torch.device) -> str:
@@ -86,21 +80,8 @@ def unsupported(device: torch.device) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _One:
-    """One call on streams.
-
-    Args:
-        target: the implementation.
-        bench: inputs and truths.
-        point: what is called.
-        home: the layout.
-    """
-
-    target: Target
-    bench: Bench
-    point: Point
-    home: Layout
+class _Streamed(Around):
+    """One call on streams."""
 
     def order(self) -> Finding:
         """The call on the caller's stream, then the very same on another one: that must fail."""

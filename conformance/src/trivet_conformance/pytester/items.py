@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,15 +10,14 @@ import pytest
 
 import trivet_conformance
 from trivet.errors import TrivetError
-from trivet_conformance.calls.calling import one_thread
-from trivet_conformance.families import FAMILIES, Case
+from trivet_conformance.families import FAMILIES
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import BAD, Finding, Result, Status
-from trivet_conformance.subject.subject import Subject, Target, installed
+from trivet_conformance.running.run import Watch, every_check, result, safe
+from trivet_conformance.subject.locating import subject_of
 
 PLACE: Final = Path(trivet_conformance.__file__).parent
 GOOD: Final = (Status.PASS, Status.REFUSED_OK)
-EVERYTHING: Final = "load"
 
 
 class Refused(Exception):
@@ -28,7 +27,7 @@ class Refused(Exception):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the kit."""
     group = parser.getgroup("trivet", "trivet conformance (with --pyargs trivet_conformance)")
-    group.addoption("--trivet-plugin", metavar="NAME", help="plugin under test")
+    group.addoption("--trivet-plugin", metavar="NAME|PATH", help="plugin under test")
     group.addoption(
         "--trivet-op", metavar="NAME", action="append", default=[], help="only this operator"
     )
@@ -65,74 +64,32 @@ class Checks(pytest.Directory):
             msg = "the kit needs the plugin under test: --trivet-plugin=NAME"
             raise self.CollectError(msg)
         try:
-            subject = installed(option.trivet_plugin)
+            subject = subject_of(option.trivet_plugin)
             subject = subject.only(option.trivet_op) if option.trivet_op else subject
         except (TrivetError, ValueError) as error:
             raise self.CollectError(str(error)) from error
         bench = Bench(option.trivet_seed, quick=option.trivet_quick)
         families = option.trivet_family or list(FAMILIES)
-        for family, op, provider, case in every_case(subject, families, bench):
-            made = Result(
-                family, op, provider, case.name, case.dtype, Finding(Status.NOT_RUN), bench.seed,
-                subject.plugin, subject.execution,
-            )  # fmt: skip
-            yield Check.from_parent(self, name=made.id, case=case, head=made, bench=bench)
-
-
-def every_case(
-    subject: Subject, families: Iterable[str], bench: Bench
-) -> Iterator[tuple[str, str, str, Case]]:
-    """Family, operator, provider and case of everything that a run would try, in its order."""
-    for claim, why in subject.refused:
-        yield EVERYTHING, claim, subject.plugin, _said("claim", Finding(Status.FAIL, why))
-    for provider, op, why in subject.unmet:
-        yield EVERYTHING, op, provider, _said("device", Finding(Status.NOT_RUN, why))
-    for target in sorted(subject.targets, key=_first_of(subject)):
-        for family in families:
-            yield from ((family, target.op.name, target.provider, c) for c in _of(family, target,
-                        bench))  # fmt: skip
-        bench.forget()
-
-
-def _first_of(subject: Subject) -> Any:
-    """Orders targets by the first appearance of their operator."""
-    order = list(dict.fromkeys(t.op.name for t in subject.targets))
-    return lambda target: order.index(target.op.name)
-
-
-def _of(family: str, target: Target, bench: Bench) -> Iterator[Case]:
-    cases = FAMILIES[family](target, bench)
-    while True:
-        try:
-            with one_thread():
-                case = next(cases, None)
-        except Exception as error:  # noqa: BLE001 - foreign code runs while cases are made
-            text = f"no further cases: {type(error).__name__}: {error}"
-            yield _said("cases", Finding(Status.ERROR, text))
-            return
-        if case is None:
-            return
-        yield case
-
-
-def _said(name: str, finding: Finding) -> Case:
-    return Case(name, "", lambda: finding)
+        for place, check in every_check(subject, families, bench):
+            head = result(subject, bench.seed, place, Finding(Status.NOT_RUN))
+            yield Check.from_parent(self, name=place.id, check=check, head=head, bench=bench)
 
 
 class Check(pytest.Item):
     """One check."""
 
-    def __init__(self, *, case: Case, head: Result, bench: Bench, **kwargs: Any) -> None:
+    def __init__(
+        self, *, check: Callable[[], Finding], head: Result, bench: Bench, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.case = case
+        self.check = check
         self.head = head
         self.bench = bench
         self.judged = False
 
     def runtest(self) -> None:
         """Runs the check: passes, is skipped with its reason, or fails."""
-        with one_thread():
-            found = self.case.run()
+        found = safe(self.check, Watch())
         self.user_properties.append(("status", found.status.value))
         self.user_properties.append(("margin", found.margin))
         if found.status in BAD:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from trivet_conformance.calls.calling import one_thread
@@ -101,24 +102,44 @@ def run(
         bench: truths of an earlier run with the same seed and grids, kept for the next one.
         watch: is told of everything, and may leave parts out.
     """
-    chosen = {n: FAMILIES[n] for n in (families or FAMILIES)}
     keep, bench = bench is not None, bench or Bench(seed, quick=quick)
+    watch = watch or Watch()
+    for place, check in every_check(
+        subject, families, bench, case=case, progress=progress, watch=watch, keep=keep
+    ):
+        yield result(subject, seed, place, watch.judged(place, safe(check, watch)))
+
+
+def every_check(
+    subject: Subject,
+    families: Collection[str],
+    bench: Bench,
+    *,
+    case: str = "",
+    progress: Step = lambda _: None,
+    watch: Watch | None = None,
+    keep: bool = False,
+) -> Iterator[tuple[Place, Callable[[], Finding]]]:
+    """Everything that a run would try, in its order, none of it tried yet; as for ``run``."""
     watch = watch or Watch()
     for place, finding in claims(subject):
         if (not case or place.id == case) and watch.case(place):
-            yield result(subject, seed, place, watch.judged(place, finding))
+            yield place, partial(_said, finding)
     for target in grouped(subject.targets, bench, keep=keep):
-        for family, cases in chosen.items():
+        for family in families or FAMILIES:
             group = place_of(target, family)
             progress(group.group)
             if (case and not case.startswith(group.start)) or not watch.group(group):
                 continue
-            for one in _safely(cases(target, bench), group, watch):
+            for one in _safely(FAMILIES[family](target, bench), group, watch):
                 place = place_of(target, family, one.name, one.dtype)
-                if (case and place.id != case) or not watch.case(place):
-                    continue
-                yield result(subject, seed, place, watch.judged(place, safe(one.run, watch)))
+                if (not case or place.id == case) and watch.case(place):
+                    yield place, one.run
             watch.end(group)
+
+
+def _said(finding: Finding) -> Finding:
+    return finding
 
 
 def place_of(target: Target, family: str, case: str = "", dtype: str = "") -> Place:

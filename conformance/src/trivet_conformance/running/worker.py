@@ -95,7 +95,7 @@ def _work(channel: Channel, job: Job, watch: Telling) -> None:
     if job.harness and not job.checks_only:
         gc.collect()
         bench = Bench(job.seed, quick=True)
-        for place, check in harness_checks(subject, bench, job):
+        for place, check in harness_checks(subject, bench):
             watch.check(place, check)
 
 

@@ -1,0 +1,28 @@
+"""What several commands share: the plugin, and a bar of what is done."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+PLUGIN = click.option(
+    "--plugin",
+    required=True,
+    metavar="NAME|PATH",
+    help="Installed plugin, ./file.py, ./package or ./file.py:attribute; 'reference' is core.",
+)
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def progress_bar(what: str = "", total: int | None = None) -> Progress:
+    """A bar with one task, on the error stream: standard output carries the answer alone."""
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task(what, total=total)
+    return bar
