@@ -1,8 +1,8 @@
 """Plugins that are hostile, each in one way, and what a run must say of each.
 
-The other files of this folder are the plugins. None is imported here: each is copied into a
-folder of its own and run as a user would run it. Each also brings harmless implementations,
-whose results must be what they would be without it.
+The other files of this folder are the plugins. None is imported here: each becomes a package of
+its own, beside harmless implementations, and is run as a user would run it; the results of the
+harmless ones must be what they would be without it.
 """
 
 from __future__ import annotations
@@ -133,13 +133,15 @@ def hostile_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def _judged(row: Hostile, folder: Path, seed: int) -> Outcome:
     plugin = f"hostile_{row.file}"
-    file = folder / "plugin" / f"{plugin}.py"
-    file.parent.mkdir()
-    shutil.copyfile(Path(__file__).with_name(f"{row.file}.py"), file)
+    package = folder / "plugin" / plugin
+    package.mkdir(parents=True)
+    here = Path(__file__).parent
+    shutil.copyfile(here / f"{row.file}.py", package / "__init__.py")
+    shutil.copyfile(here / "harmless.py", package / "harmless.py")
     if row.contract:
         text = _METADATA.format(name=plugin, contract=row.contract)
-        (file.parent / "pyproject.toml").write_text(text, encoding="utf-8")
-    found = locate(f"{file}:{row.attr}" if row.attr else str(file), folder / "metadata")
+        (package.parent / "pyproject.toml").write_text(text, encoding="utf-8")
+    found = locate(f"{package}:{row.attr}" if row.attr else str(package), folder / "metadata")
     job = Job(
         found.name, paths=found.paths, families=("value",), ops=row.operators, seed=seed,
         quick=True, harness=row.harness,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torch import Tensor
-from torch.nn import functional
 
 from trivet.contracts import implements
 from trivet.contracts.device_info import DeviceInfo
+
+from .harmless import NEIGHBOURS, trivet_devices  # noqa: F401 - a hook
 
 
 @implements("embedding@1", name="hostile")
@@ -24,25 +25,7 @@ def norm(x: Tensor, weight: Tensor, epsilon: float = 1e-6) -> Tensor:
     return x
 
 
-@implements("embedding@1", name="good")
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
-    """A harmless neighbour."""
-    return weight[ids]
-
-
-@implements("silu_and_mul@1", name="good")
-def silu_and_mul(x: Tensor) -> Tensor:
-    """A harmless neighbour."""
-    gate, up = x.float().chunk(2, -1)
-    return (functional.silu(gate) * up).to(x.dtype)
-
-
-def trivet_devices() -> list[DeviceInfo]:
-    """The CPU under another name."""
-    return [DeviceInfo(__name__, name="made to be hostile")]
-
-
 def trivet_implementations(device: DeviceInfo) -> list[Callable[..., Tensor]]:
     """The hostile one comes first."""
     del device
-    return [norm, hostile, embedding, silu_and_mul]
+    return [norm, hostile, *NEIGHBOURS]
