@@ -167,6 +167,22 @@ def test_what_is_not_one_run_is_not_merged(tmp_path):
         merge([one, cut])
 
 
+def test_a_run_that_was_interrupted_is_cut_although_it_has_a_summary(tmp_path):
+    folder = tmp_path / "r"
+    report(folder, result("a"))
+    assert stored.load(folder).ok
+    lines.close(folder, 1.0, finished=False)
+    assert stored.load(folder).cut
+    assert not stored.load(folder).ok
+
+
+def test_loading_alone_shows_nothing_of_an_implementation():
+    row = {"kind": "result", "status": "pass", "family": "load"}
+    assert not lines.in_order({}, [row])
+    assert lines.in_order({"level": "L0"}, [row])
+    assert lines.in_order({}, [row, row | {"family": "value"}])
+
+
 def test_the_commands_speak_through_their_exit_status(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     report(a, result("x"))

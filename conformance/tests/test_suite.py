@@ -14,9 +14,10 @@ from trivet_conformance.cli import claiming, listing
 from trivet_conformance.cli.program import main
 from trivet_conformance.families import FAMILIES, LEVEL_OF
 from trivet_conformance.result import Status
+from trivet_conformance.running.session import Options
 from trivet_conformance.subject.subject import references
 from trivet_conformance.suite import LEVELS, PROFILES, SUITE, claim, families_for, generate, profile
-from trivet_conformance.suite.claims import digest, mustpass, mustpass_text
+from trivet_conformance.suite.claims import Claim, digest, mustpass, mustpass_text
 
 HEAD = {
     "kind": "run",
@@ -197,12 +198,24 @@ def test_options_that_leave_checks_out_certify_nothing():
             claiming.check(*words)
 
 
-def test_a_level_names_the_families_of_a_run():
-    subject = references()
-    assert claiming.of_level(subject, None, ("value",)) == (subject, ("value",))
-    assert claiming.of_level(subject, "L1", ())[1] == families_for("L1")
-    assert claiming.of_level(subject, "L1", ("value",))[1] == ("value",)
-    assert claiming.of_level(subject, "L0", ())[0].targets == ()
+def test_a_level_names_the_families_of_a_run(tmp_path):
+    def chosen(**given):
+        return Options("reference", tmp_path, **given)
+
+    assert chosen(families=("value",)).chosen == ("value",)
+    assert chosen(level="L1").chosen == families_for("L1")
+    assert chosen(level="L1", families=("value", "layout")).chosen == ("value",)
+    assert chosen(level="L0").loads_only
+    assert not chosen().loads_only
+
+
+def test_a_claim_holds_only_where_the_run_is_in_order(tmp_path, monkeypatch):
+    good = Claim("1.0", "compute-only", "L1", True, (), (), (), "0" * 64, "")
+    monkeypatch.setattr(claiming, "claim", lambda *_: good)
+    monkeypatch.setattr(claiming.report, "read", lambda _: [])
+    for ok in (True, False):
+        made = claiming.with_claim(tmp_path, {"ok": ok}, "compute-only", "L1")
+        assert made["ok"] is ok
 
 
 def test_the_list_says_what_is_not_claimed():

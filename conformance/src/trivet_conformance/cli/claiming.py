@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +11,8 @@ import click
 
 from trivet_conformance.calls.profiles import PROFILES
 from trivet_conformance.report import lines as report
-from trivet_conformance.subject.subject import Subject
 from trivet_conformance.suite.claims import CERTIFY, Claim, claim
-from trivet_conformance.suite.levels import LEVELS, families_for
+from trivet_conformance.suite.levels import LEVELS
 
 SHOWN: Final = 20
 
@@ -60,18 +58,6 @@ def check(
         raise click.UsageError(msg)
 
 
-def of_level(
-    subject: Subject, level: str | None, families: Collection[str]
-) -> tuple[Subject, tuple[str, ...]]:
-    """The subject and the families that a level wants; ``L0`` loads and runs nothing."""
-    if level is None:
-        return subject, tuple(families)
-    wanted = families_for(level)
-    if not wanted:
-        return replace(subject, targets=()), ()
-    return subject, tuple(n for n in wanted if not families or n in families)
-
-
 def told(claim: Claim) -> str:
     """A claim in words."""
     name = f"suite {claim.suite}, {claim.profile}, level {claim.level}"
@@ -101,7 +87,12 @@ def with_claim(
     if not (profile and level):
         return dict(summary)
     found = claim(report.read(folder), profile, level)
-    made = {**summary, "claim": found.to_json(), "ok": found.holds, "claimed": told(found)}
+    made = {
+        **summary,
+        "claim": found.to_json(),
+        "ok": summary["ok"] and found.holds,
+        "claimed": told(found),
+    }
     text = json.dumps(made, indent=1, sort_keys=True)
     (folder / report.SUMMARY).write_text(text + "\n", encoding="utf-8")
     return made

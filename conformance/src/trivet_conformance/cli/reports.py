@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from trivet_conformance.cli import claiming
 from trivet_conformance.report import stored
 from trivet_conformance.report.badge import badge as badge_of
 from trivet_conformance.report.badge import stale
@@ -104,8 +105,11 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
         parts = [load(folder) for folder in folders]
         seconds = sum(float(r.get("seconds", 0.0)) for p in parts for r in p.results)
         summary = stored.save(out, merge_of(parts), seconds)
+        head = parts[0].head
+        summary = claiming.with_claim(out, summary, head.get("profile"), head.get("level"))
     counts = ", ".join(f"{n} {s}" for s, n in summary["counts"].items() if n)
     click.echo(f"{out}: {counts or 'nothing was checked'}")
+    claiming.show(summary)
     sys.exit(0 if summary["ok"] else 1)
 
 

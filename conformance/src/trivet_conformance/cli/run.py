@@ -94,6 +94,8 @@ def run(
         raise click.ClickException(str(error)) from error
     if options.shard == (1, 1):
         summary = claiming.with_claim(folder, summary, profile, level)
+    elif profile:
+        click.echo("one shard claims nothing: trivet-conformance merge does", err=True)
     if junit:
         junit.write_text(to_junit(read(folder)), encoding="utf-8")
     if as_json:

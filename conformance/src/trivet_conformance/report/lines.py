@@ -161,6 +161,19 @@ def cells(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], Cell]
     return found
 
 
+def in_order(head: Mapping[str, Any], results: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether nothing of a run is wrong, and something of an implementation was judged.
+
+    Only a run of level L0 judges nothing but what is around the calls.
+    """
+    around = () if head.get("level") == "L0" else AROUND
+    results = list(results)
+    judged = {Status.PASS, Status.REFUSED_OK}
+    return not any(r["status"] in BAD for r in results) and any(
+        r["status"] in judged and r["family"] not in around for r in results
+    )
+
+
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary of a report: counts, worst margins, and everything that is wrong."""
     rows = list(rows)
@@ -180,11 +193,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for r in rows
         if r["kind"] == "result" and r["status"] == Status.WAIVED
     ]
-    around = () if run.get("level") == "L0" else AROUND
-    judged = {Status.PASS, Status.REFUSED_OK}
-    ok = not bad and any(
-        r["kind"] == "result" and r["status"] in judged and r["family"] not in around for r in rows
-    )
+    ok = in_order(run, [r for r in rows if r["kind"] == "result"])
     return {
         "run": run,
         "ok": ok,
@@ -205,3 +214,12 @@ def close(folder: Path, seconds: float, *, finished: bool = True) -> dict[str, A
     text = json.dumps(summary, indent=1, sort_keys=True)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
     return summary
+
+
+def ended(folder: Path) -> bool:
+    """Whether the run of a report came to its end: it wrote a summary that says so."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and bool(summary.get("finished"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from trivet_conformance.report import lines
 from trivet_conformance.report.errors import ReportError
-from trivet_conformance.result import BAD, Status
+from trivet_conformance.result import BAD
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class Stored:
     @property
     def ok(self) -> bool:
         """Whether something was judged, nothing is wrong, and the run came to its end."""
-        good = self.counts[Status.PASS] + self.counts[Status.REFUSED_OK]
-        return not self.bad and not self.cut and good > 0
+        return not self.cut and lines.in_order(self.head, self.results)
 
     @property
     def name(self) -> str:
@@ -89,7 +88,7 @@ def load(folder: Path) -> Stored:
         what = f"{folder / lines.LINES} has schema {head.get('schema')!r}, not {lines.SCHEMA}"
         raise ReportError(what, fix="read it with the kit that wrote it")
     results = tuple(r for r in rows[1:] if r.get("kind") == "result")
-    return Stored(folder, head, results, not (folder / lines.SUMMARY).is_file())
+    return Stored(folder, head, results, not lines.ended(folder))
 
 
 def save(folder: Path, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
