@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 from click.testing import CliRunner
 
@@ -49,6 +50,29 @@ def test_the_repro_command_repeats_a_check(tmp_path):
     words = chosen["repro"].split()[1:]
     done = call(*words, "--json", "--dir", tmp_path / "again")
     assert json.loads(done.stdout)["counts"][chosen["status"]] == 1
+
+
+def test_waivers_and_junit_belong_to_a_run(tmp_path):
+    words = ["run", "--plugin", "reference", "--op", "embedding", "--family", "meta", "--quick",
+             "--in-process", "--dir", tmp_path]  # fmt: skip
+    assert call(*words, "--junit", tmp_path / "junit.xml").exit_code == 0
+    assert "<testsuite" in (tmp_path / "junit.xml").read_text()
+    rows = [json.loads(r) for r in (tmp_path / "report.jsonl").read_text().splitlines()]
+    passed = next(r["id"] for r in rows if r.get("status") == "pass")
+    today = datetime.now(UTC).date()
+    file = tmp_path / "waivers.toml"
+    file.write_text(
+        f"[[waiver]]\nid = {json.dumps(passed)}\nkind = 'xfail'\nreason = 'known'\n"
+        "issue = 'https://example.org/1'\nsuite = '>=1'\nowner = 'me'\n"
+        f"granted = {today}\nexpires = {today + timedelta(days=30)}\n"
+    )
+    done = call(*words, "--waivers", file, "--json")
+    assert done.exit_code == 1, done.output
+    assert json.loads(done.stdout)["counts"]["xpass"] == 1
+    file.write_text(file.read_text().replace("owner = 'me'\n", ""))
+    refused = call(*words, "--waivers", file)
+    assert refused.exit_code == 1
+    assert "owner" in refused.stderr
 
 
 def test_an_unknown_plugin_or_operator_is_told_in_one_line(tmp_path):

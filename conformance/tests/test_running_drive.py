@@ -44,6 +44,7 @@ def test_a_crash_and_a_patch_are_told_and_harm_nobody_else(tmp_path):
     of = {n: [r for r in results if r.provider == f"rough/{n}"] for n in ("dies", "patches")}
     assert [r.status for r in of["dies"]][:2] == [Status.CRASH, Status.CRASH]
     assert "SIGSEGV" in of["dies"][0].finding.reason
+    assert of["dies"][0].id != of["dies"][1].id  # what killed a process is not tried again
     assert not driver.finished
 
     rest = Driver(Job(**{**job.to_json(), "ops": ("embedding",)}))
