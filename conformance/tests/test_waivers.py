@@ -86,7 +86,6 @@ def test_a_waiver_covers_its_kind_only(tmp_path, kind, before, after):
     if after is Status.WAIVED:
         assert "rounds twice" in row["reason"]
         assert "off" in row["reason"]
-    assert (waivers.skips(START + "a") is not None) == (kind == "skip")
     waivers.check_all_used()
 
 

@@ -76,11 +76,6 @@ class Waivers:
         self._used.update(w.id for w in found)
         return max(found, key=lambda w: (not w.id.endswith("*"), len(w.id)), default=None)
 
-    def skips(self, result: str) -> Waiver | None:
-        """The entry that says: do not even try this check."""
-        found = self.find(result)
-        return found if found is not None and found.kind == "skip" else None
-
     def judge(self, result: Result) -> Result:
         """A result as the waivers see it; its finding is kept, status and reason may change."""
         status, reason = self._verdict(result.id, result.status, result.finding.reason)

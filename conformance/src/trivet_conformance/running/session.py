@@ -97,6 +97,7 @@ class Session:
     finished: bool = False
     refused: str = ""
     _waivers: Waivers = field(default_factory=Waivers)
+    _name: str = ""
 
     def run(self) -> dict[str, Any]:
         """The summary; an interrupt leaves a report that can be gone on with, and is raised."""
@@ -168,8 +169,6 @@ class Session:
             fix = "use the same options and versions, or run into another folder"
             raise ReportError(f"{self.options.folder} cannot be resumed: {told}", fix=fix)
         return [r for r in rows if r["kind"] == "result" and not _left(r)]
-
-    _name: str = ""
 
     def _driven(self, scratch: str) -> Iterator[tuple[Mapping[str, Any] | None, Result]]:
         options = self.options
