@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -83,18 +83,6 @@ class Waivers:
             return result
         finding: Finding = replace(result.finding, status=status, reason=reason)
         return replace(result, finding=finding)
-
-    def apply(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Lines of a report as the waivers see them; other lines are kept as they are."""
-        found = []
-        for row in rows:
-            new = dict(row)
-            if row.get("kind") == "result":
-                status, reason = Status(row["status"]), str(row["reason"])
-                new["status"], new["reason"] = self._verdict(str(row["id"]), status, reason)
-                new["status"] = Status(new["status"]).value
-            found.append(new)
-        return found
 
     def _verdict(self, result: str, status: Status, reason: str) -> tuple[Status, str]:
         waiver = self.find(result)
