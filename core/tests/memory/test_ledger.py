@@ -210,3 +210,18 @@ def test_a_collection_under_the_lock_does_not_block():
         del tensor
         gc.collect()
     assert ledger.used_bytes == 0
+
+
+def test_a_tensor_without_storage_counts_as_long_as_it_lives():
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("not_run: this torch has no oneDNN")
+    ledger, plain = Ledger(), torch.zeros(16, 8)
+    opaque = plain.to_mkldnn()
+    ledger.account(opaque, "packs")
+    ledger.account(opaque, "again")
+    assert ledger.by_tag() == {"packs": plain.nbytes}
+    holder = [opaque]
+    del opaque
+    assert ledger.used_bytes == plain.nbytes
+    holder.clear()
+    assert ledger.used_bytes == 0

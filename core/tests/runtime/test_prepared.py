@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections import OrderedDict, namedtuple
 from types import MappingProxyType, SimpleNamespace
 
@@ -17,7 +18,8 @@ from stand_ins import (
     turn,
 )
 from trivet.contracts import between, dtype, implements
-from trivet.errors import NoImplementation, OrderError, UnknownName
+from trivet.errors import NoImplementation, OrderError, OutOfMemory, UnknownName
+from trivet.memory import Ledger
 
 FACTS = {"dtype": torch.float32, "in_features": 8, "out_features": 6, "bias": None}
 REFERENCE = OPS["linear_packed"].reference
@@ -246,3 +248,33 @@ def test_a_bind_never_guards_over_packs():
         "linear_packed", {"contiguous": True}, prefer={"linear_packed": "acme/turned"}
     )
     assert proved is linear_turned
+
+
+def test_providers_with_one_prepare_function_share_a_pack(weight):
+    def another(x, packed, out_features, bias=None):
+        return linear_halves(x, packed, out_features, bias)
+
+    claim = dataclasses.replace(linear_halves.__trivet__[0], name="more", domain=())
+    another.__trivet__ = (claim,)
+    another.__signature__ = inspect.signature(linear_halves)
+    plan = make_device(linear_halves, another).plan({"up": ("linear_packed", FACTS)})
+    handle = plan.prepare("up", weight)
+    assert set(handle.packs) == {"acme/halves", "acme/more"}
+    assert handle.packs["acme/halves"] is handle.packs["acme/more"]
+    check(plan, handle, weight, 3)
+    check(plan, handle, weight, 30)
+
+
+def test_packs_are_accounted_once_and_given_back(plan, weight):
+    ledger = Ledger()
+    handle = plan.prepare("up", weight, account=ledger.account)
+    assert ledger.by_tag() == {"packs": weight.nbytes, "weights": weight.nbytes}
+    again = plan.prepare("up", weight, account=ledger.account)
+    assert ledger.by_tag() == {"packs": 2 * weight.nbytes, "weights": weight.nbytes}
+    del handle, again
+    assert ledger.by_tag() == {"weights": weight.nbytes}
+
+
+def test_packs_beyond_the_limit_are_one_clear_error(plan, weight):
+    with pytest.raises(OutOfMemory, match=r"bytes \(packs\) exceed the limit"):
+        plan.prepare("up", weight, account=Ledger(weight.nbytes).account)

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu import linear
+from trivet_cpu import linear, linear_facts
 from trivet_cpu.machine import this_machine
 
 F32, BF16 = torch.float32, torch.bfloat16
 PACKED = {F32: linear.linear_packed_float32}
-if "amx_bf16" in this_machine().features:  # what the implementation requires
+if linear.FACTS.bfloat16:  # oneDNN packs bfloat16 on processors that multiply it
     PACKED[BF16] = linear.linear_packed_bfloat16
+LOW, HIGH = linear.FACTS.float32 or (0, 256)
 
 
 def exact(x, weight, bias):
@@ -107,13 +112,14 @@ def test_strided_biases_are_read_right(randn, dtype):
 
 def test_what_is_outside_of_the_domain_is_refused(randn):
     pack = linear._reorder({}, randn(16, 8), None)
-    for x in (randn(3, 8), randn(257, 8), randn(0, 8), randn(8)):
-        with pytest.raises(DomainError, match="rows"):
+    for x in (randn(LOW - 1, 8), randn(HIGH + 1, 8), randn(0, 8), randn(8)):
+        with pytest.raises(DomainError, match=f"outside of {LOW} to {HIGH} rows"):
             linear.linear_packed_float32(x, pack, 16)
     with pytest.raises(DomainError, match="float64"):
         linear.linear_packed_float32(randn(4, 8).double(), pack, 16)
-    with pytest.raises(DomainError, match="float32"):
-        linear.linear_packed_bfloat16(randn(4, 8), pack, 16)
+    for product in (linear.linear_packed_bfloat16, linear.linear_packed_widened):
+        with pytest.raises(DomainError, match="float32"):
+            product(randn(4, 8), pack, 16)
 
 
 @pytest.mark.parametrize("dtype", PACKED)
@@ -154,3 +160,62 @@ def test_a_bias_of_another_shape_is_refused_not_left_out(randn, bias):
     (pack,) = linear._reorder({}, randn(4, 8), None)
     with pytest.raises(DomainError, match="bias has shape"):
         linear.linear_packed_float32(randn(4, 8), [pack], 4, bias)
+
+
+@pytest.mark.parametrize("rows", [4, 64, 300])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_widened_weight_multiplies_as_well_and_comes_back(randn, rows, bias):
+    x, weight = randn(rows, 96, dtype=BF16), randn(33, 96, dtype=BF16)
+    b = randn(33, dtype=BF16) if bias else None
+    pack = linear._widen({}, weight, None)
+    assert pack[0].nbytes == 2 * weight.nbytes
+    assert torch.equal(linear._narrow(pack), weight)
+    y = linear.linear_packed_widened(x, pack, 33, b)
+    assert y.dtype == BF16
+    torch.testing.assert_close(y.double(), exact(x, weight, b), **tolerance(BF16))
+
+
+CHOICES = """
+import torch, trivet
+facts = {"dtype": torch.%s, "in_features": 64, "out_features": 96, "bias": None}
+plan = trivet.device("cpu").plan({"up": ("linear_packed", facts)})
+print(*(plan.at(tokens=n).providers()["up"].removeprefix("cpu/") for n in (1, 4, 48, 49, 300)))
+handle = plan.prepare("up", torch.randn(96, 64, dtype=torch.%s))
+x = torch.randn(300, 64, dtype=torch.%s)
+for n in (1, 4, 49, 300):
+    step = plan.at(tokens=n)
+    got, want = step.up(x[:n], step.use(handle), 96), x[:n].double() @ handle.weight().double().T
+    torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2**-4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "dtype", "expected"),
+    [
+        ("AVX2", "bfloat16", "torch onednn-widened onednn-widened onednn-widened onednn-widened"),
+        ("AVX2", "float32", "torch onednn onednn onednn torch"),
+        ("AVX512_CORE", "bfloat16", "torch" + 4 * " onednn-widened"),
+        ("AVX512_CORE", "float32", "torch onednn onednn onednn torch"),
+        ("AVX512_CORE_BF16", "bfloat16", 3 * "onednn-bf16 " + "onednn-widened onednn-widened"),
+        ("SSE41", "float32", "torch torch torch torch torch"),
+    ],
+)
+def test_rows_choose_the_product_that_was_measured(limit, dtype, expected):
+    """oneDNN is held to an instruction set, so that one machine shows what others choose."""
+    need = {"AVX2": "avx2", "SSE41": "avx2", "AVX512_CORE": "avx512f"}.get(limit, "avx512_bf16")
+    if need not in this_machine().features:
+        pytest.skip(f"not_run: this processor has no {need}")
+    done = subprocess.run(
+        [sys.executable, "-c", CHOICES % (dtype, dtype, dtype)],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": limit},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == expected
+
+
+def test_an_instruction_set_that_nobody_measured_gets_torch():
+    assert linear_facts.facts_for({"asimd", "bf16"}) == linear_facts.Facts()
+    assert linear_facts.instruction_set({"avx2", "avx512f", "fma"}) in {"avx512f", "avx2"}

@@ -100,15 +100,19 @@ class Ledger:
             with self._lock:
                 self._settle()
                 return Token(self, self._add(what, tag))
-        storage = what.untyped_storage()
+        try:
+            holder: torch.UntypedStorage | torch.Tensor = what.untyped_storage()
+        except NotImplementedError:
+            holder = what  # a library's own layout has no storage; the tensor stands for it
         with self._lock:
             self._settle()
-            entry = self._by_storage.get(id(storage))
+            entry = self._by_storage.get(id(holder))
             if entry is not None:
                 entry.owners += 1
                 return Token(self, entry)
-            entry = self._add(storage.nbytes(), tag)
-            self._tie(entry, storage)
+            size = holder.nbytes if isinstance(holder, torch.Tensor) else holder.nbytes()
+            entry = self._add(size, tag)
+            self._tie(entry, holder)
             return Token(self, entry)
 
     @property
@@ -181,7 +185,7 @@ class Ledger:
             if entry.owners:
                 self._remove(entry)
 
-    def _tie(self, entry: _Entry, storage: torch.UntypedStorage) -> None:
+    def _tie(self, entry: _Entry, storage: torch.UntypedStorage | torch.Tensor) -> None:
         # torch keeps the storage's one Python object as long as the storage itself, so its
         # identity and its end are those of the memory, whichever views exist.
         entry.storage = id(storage)

@@ -132,15 +132,25 @@ class Plan:
         """The settings that this plan was made under."""
         return self._settings
 
-    def prepare(self, site: str, weight: Tensor, bias: Tensor | None = None) -> Handle:
+    def prepare(
+        self,
+        site: str,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        account: Callable[[Tensor, str], object] | None = None,
+    ) -> Handle:
         """Prepares a weight for each provider that some step of the site can choose.
 
         Args:
             site: name of a site whose operator takes a prepared weight.
             weight: ``[out_features, in_features]``; not copied, so do not write it later.
             bias: ``[out_features]`` or None.
+            account: is told every tensor that the handle holds and its tag, ``"weights"`` for the
+                weight as given and ``"packs"`` for what was made of it: ``dev.memory.account``.
 
         Raises:
+            OutOfMemory: the ledger behind ``account`` has a limit that the packs exceed.
             OrderError: the site's operator takes no prepared weight, or there is no such site.
             DomainError: it is no tensor.
         """
@@ -157,7 +167,10 @@ class Plan:
             if None not in key and choice.arms:
                 arm = choice.arms[0]
                 chosen.setdefault(arm.provider, arm.implementation)
-        return prepare(site, chosen, dict(found.choice.facts.values), weight, bias)
+        handle = prepare(site, chosen, dict(found.choice.facts.values), weight, bias)
+        for tensor in handle.tensors() if account is not None else ():
+            account(tensor, "weights" if tensor is weight else "packs")
+        return handle
 
     def semantic(self) -> SemanticStep:
         """The plan under which programs are exported: every site is the operator's reference."""

@@ -39,6 +39,13 @@ class Handle:
         """Bytes of each provider's pack."""
         return {p: sum(t.nbytes for t in pack) for p, pack in self.packs.items()}
 
+    def tensors(self) -> list[Tensor]:
+        """Every tensor that it keeps alive, each once: packs, and the source if it is held."""
+        held = [t for pack in self.packs.values() for t in pack]
+        if self.source is not None:
+            held.append(self.source)
+        return list({id(t): t for t in held}.values())
+
     def weight(self) -> Tensor:
         """The weight itself: the kept source, or unpacked bit by bit.
 
@@ -63,7 +70,9 @@ def prepare(
     weight: Tensor,
     bias: Tensor | None,
 ) -> Handle:
-    """Packs a weight for each provider; the source is kept only where nothing else holds it.
+    """Packs a weight for each provider; those with one ``prepare`` function share one pack.
+
+    The source is kept only where nothing else holds it.
 
     Raises:
         DomainError: the operator's own ``prepare`` says that the weight is not the site's.
@@ -73,10 +82,16 @@ def prepare(
         plain = operator.prepare(facts, weight, bias) if operator.prepare else [weight]
     except DomainError as error:
         raise DomainError(f"site {site!r}: {error.what}", fix=error.fix) from error
-    packs = {}
+    packs: dict[str, list[Tensor]] = {}
+    made: dict[Callable[..., list[Tensor]], list[Tensor]] = {}
     for provider, implementation in implementations.items():
-        claim = implementation.claim
-        packs[provider] = claim.prepare(facts, weight, bias) if claim.prepare else plain
+        make = implementation.claim.prepare
+        if make is None:
+            packs[provider] = plain
+            continue
+        if make not in made:
+            made[make] = make(facts, weight, bias)
+        packs[provider] = made[make]
     held = any(t is weight for pack in packs.values() for t in pack)
     unpacks = any(i.claim.unpack for i in implementations.values())
     keep = held or not unpacks

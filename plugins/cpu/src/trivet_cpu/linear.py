@@ -1,22 +1,12 @@
 """linear and linear_packed: torch's product, and oneDNN's over a weight reordered once.
 
-Measured on one core of a Xeon with AVX-512 and AMX (torch 2.13, oneDNN 3.12), 5 weights from
-576x960 to 576x49152, time of torch's product over time of oneDNN's with a reordered weight:
-
-======== ========== ========= =========== =========== =========
-dtype    1-2 rows   4 rows    8-64 rows   128-256     512 rows
-======== ========== ========= =========== =========== =========
-float32  0.6-1.1    1.0-2.1   1.0-2.9     0.95-1.1    0.87-1.0
-bfloat16 1.2-1.8    1.4-1.7   1.3-1.7     1.3-1.4     1.1-1.3
-======== ========== ========= =========== =========== =========
-
-So float32 goes to oneDNN from 4 to 256 rows, and bfloat16 always where the processor multiplies
-bfloat16 matrices. Neither product is batch invariant: both choose a kernel by the number of rows.
+Which of them runs for how many rows is a measured fact (``linear_facts``). Neither product is batch
+invariant: both choose a kernel by the number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 import torch
@@ -24,6 +14,11 @@ from torch import Tensor
 
 from trivet.contracts import Term, between, dtype, equal, feature, implements
 from trivet.errors import DomainError
+from trivet_cpu.linear_facts import Rows, facts_for
+from trivet_cpu.machine import this_machine
+
+FACTS: Final = facts_for(this_machine().features)
+"""What was measured for the processor that runs this process."""
 
 ONEDNN: Final[bool] = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 """Whether this torch was built with oneDNN."""
@@ -33,6 +28,7 @@ _reorder_weight: Any = torch.ops.mkldnn._reorder_linear_weight.default if ONEDNN
 _pointwise: Any = torch.ops.mkldnn._linear_pointwise.default if ONEDNN else None  # noqa: SLF001
 
 _PACKED_FOR_ROWS: Final = 64  # oneDNN lays the weight out for this many rows; right for any
+ANY_ROWS: Final[Rows] = (0, None)
 _FLOATS: Final = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -115,19 +111,27 @@ def _onednn(
     return result
 
 
-_ROWS: Final = (4, 256)
-_BFLOAT16: Final[list[Term]] = [dtype("x", "bfloat16"), equal("bias.dtype", "x.dtype")]
-_FLOAT32: Final[list[Term]] = [
-    dtype("x", "float32"),
-    equal("bias.dtype", "x.dtype"),
-    between("tokens", *_ROWS),
-]
+def _within(x: Tensor, rows: Rows) -> None:
+    """Refuses a number of rows for which another product was measured to be faster."""
+    low, high = rows
+    width = x.shape[-1]
+    if x.numel() < low * width or (high is not None and x.numel() > high * width):
+        limits = f"from {low} rows" if high is None else f"{low} to {high} rows"
+        msg = f"linear_packed: shape {list(x.shape)} is outside of {limits}"
+        raise DomainError(msg, fix="bind the operator: it takes another product there")
+
+
+def _domain(name: str, rows: Rows | None) -> list[Term]:
+    terms: list[Term] = [dtype("x", name), equal("bias.dtype", "x.dtype")]
+    if rows is not None and rows != ANY_ROWS:
+        terms.append(between("tokens", *rows))
+    return terms
 
 
 @implements(
     "linear_packed@1",
     name="onednn",
-    domain=_FLOAT32,
+    domain=_domain("float32", FACTS.float32),
     prepare=_reorder,
     unpack=_restore,
     opaque=True,
@@ -136,18 +140,15 @@ def linear_packed_float32(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
 ) -> Tensor:
     """Multiplies float32 rows with oneDNN over a reordered weight."""
-    low, high = _ROWS
-    if not low * x.shape[-1] <= x.numel() <= high * x.shape[-1]:
-        msg = f"linear_packed: shape {list(x.shape)} has not {low} to {high} rows"
-        raise DomainError(msg, fix="bind the operator: it takes torch's product elsewhere")
+    _within(x, FACTS.float32 or ANY_ROWS)
     return _onednn(x, packed, out_features, bias, torch.float32)
 
 
 @implements(
     "linear_packed@1",
     name="onednn-bf16",
-    domain=_BFLOAT16,
-    requires=[feature("amx_bf16")],
+    domain=_domain("bfloat16", FACTS.bfloat16),
+    requires=[feature("avx512_bf16")],
     prepare=_reorder,
     unpack=_restore,
     opaque=True,
@@ -156,4 +157,45 @@ def linear_packed_bfloat16(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
 ) -> Tensor:
     """Multiplies bfloat16 rows with oneDNN over a reordered weight, accumulating in float32."""
+    _within(x, FACTS.bfloat16 or ANY_ROWS)
     return _onednn(x, packed, out_features, bias, torch.bfloat16)
+
+
+def _widen(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """Lays a bfloat16 weight out as oneDNN reads float32: twice its bytes."""
+    return _reorder(facts, weight.detach().float(), bias)
+
+
+def _narrow(packed: list[Tensor]) -> Tensor:
+    """Gives the bfloat16 weight back, bit by bit."""
+    return _restore(packed).bfloat16()
+
+
+@implements(
+    "linear_packed@1",
+    name="onednn-widened",
+    domain=_domain("bfloat16", FACTS.widened),
+    prepare=_widen,
+    unpack=_narrow,
+    opaque=True,
+)
+def linear_packed_widened(
+    x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
+) -> Tensor:
+    """Multiplies bfloat16 rows in float32, on processors that are slower in bfloat16."""
+    if x.dtype is not torch.bfloat16:
+        msg = f"linear_packed: x is {x.dtype}, this product is for torch.bfloat16"
+        raise DomainError(msg, fix="bind the operator instead of calling this function")
+    _within(x, FACTS.widened or ANY_ROWS)
+    wide = None if bias is None else bias.float()
+    return _onednn(x.float(), packed, out_features, wide, torch.float32).bfloat16()
+
+
+def measured() -> list[Callable[..., Any]]:
+    """The products of oneDNN that were measured to be the fastest for some rows here."""
+    offered: list[tuple[Rows | None, Callable[..., Any]]] = [
+        (FACTS.float32, linear_packed_float32),
+        (FACTS.bfloat16, linear_packed_bfloat16),
+        (FACTS.widened, linear_packed_widened),
+    ]
+    return [product for rows, product in offered if ONEDNN and rows is not None]

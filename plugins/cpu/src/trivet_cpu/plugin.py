@@ -44,10 +44,9 @@ def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
             attention.paged_attention,
             attention.paged_attention_out,
         ]
-    if linear.ONEDNN:
-        found += [linear.linear_packed_float32, linear.linear_packed_bfloat16]
     return [
         *found,
+        *linear.measured(),
         linear.linear_packed,
         linear.linear,
         selection.embedding,
