@@ -1,8 +1,11 @@
 """Speed of the engine of ``examples/llm`` on one machine: prefill, and decoding of 1 and 8 prompts.
 
 The same engine and model run with the installed packages and with the references alone; where
-transformers is installed, its own engine runs the same weights too. Engines take turns in every
-round, and the median of a row's rounds is reported, so that a machine that slows down slows all.
+transformers is installed, its own model runs the same weights too, eager, with each of its caches.
+Engines take turns in every round. On one thread, processor time is measured; a round's ratio is
+that of its own pair, against the faster of transformers' caches, and the lower quartile of the
+ratios is the row that stays. On several threads it is wall time. llama.cpp (xllamacpp) is shown
+beside them where it is installed: its weights are four-bit, ours float32.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import importlib.util
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any
 
 import click
 import torch
@@ -25,50 +29,44 @@ import trivet
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "examples"))  # the engine is an example, not a package
 
-from llm import gguf, weights  # noqa: E402
-from llm.config import Config  # noqa: E402
+from engine_peers import (  # noqa: E402
+    Engine,
+    LlamaCpp,
+    Task,
+    Transformers,
+    WithCache,
+    cpu,
+    prompts_of,
+    wall,
+)
+
+from llm import gguf  # noqa: E402
 from llm.fetch import fetch  # noqa: E402
 from llm.model import Llama  # noqa: E402
 from llm.schedule import Scheduler, generate  # noqa: E402
 
 PROMPT = 128  # tokens in the cache before decoding is measured
 PREFILL = 256
-INSTALLED, REFERENCES, TRANSFORMERS = "installed", "references", "transformers"
-
-
-class Task(NamedTuple):
-    """What is measured: so many prompts of one length, then so many steps of decoding."""
-
-    name: str
-    prompts: int
-    length: int
-    steps: int
-
-
-class Engine(Protocol):
-    """Something that can be timed."""
-
-    def seconds(self, task: Task) -> list[float]:
-        """Seconds of the prefill, then of each step of decoding."""
-
-
-def prompts_of(task: Task, vocab: int) -> list[list[int]]:
-    """Prompts of random words, the same in every run."""
-    rng = torch.Generator().manual_seed(1)
-    return torch.randint(17, vocab, (task.prompts, task.length), generator=rng).tolist()
+PAIRS = 9
+INSTALLED, REFERENCES, PEER = "installed", "references", "transformers"
 
 
 class Ours:
     """The engine of the example."""
 
     def __init__(self, device: trivet.Device, file: gguf.ModelFile) -> None:
-        self._model = Llama(device, file, dtype=torch.float32, num_blocks=128, block_size=16)
+        self.model = Llama(device, file, dtype=torch.float32, num_blocks=128, block_size=16)
 
-    def seconds(self, task: Task) -> list[float]:
-        """Times whole steps, scheduling included."""
-        config = self._model.config
+    def seconds(
+        self,
+        task: Task,
+        clock: Callable[[], float],
+        prefilled: Callable[[], object] = lambda: None,
+    ) -> list[float]:
+        """Times whole steps, scheduling included; ``prefilled`` is called after the prompts."""
+        config = self.model.config
         scheduler = Scheduler(
-            self._model.pool,
+            self.model.pool,
             max_batch=task.prompts,
             budget=task.prompts * task.length,
             context=config.context,
@@ -76,97 +74,45 @@ class Ours:
         )
         for prompt in prompts_of(task, config.vocab):
             scheduler.submit(prompt, task.steps + 1)
-        events = generate(self._model, scheduler)
+        events = generate(self.model, scheduler)
         times = []
         for _ in range(task.steps + 1):
-            start = time.perf_counter()
+            start = clock()
             for _ in range(task.prompts):
                 next(events)
-            times.append(time.perf_counter() - start)
+            times.append(clock() - start)
+            if len(times) == 1:
+                prefilled()
         scheduler.cancel()
         return times
 
 
-class Peer:
-    """transformers' engine with the same weights, eager, with its default attention."""
-
-    def __init__(self, file: gguf.ModelFile) -> None:
-        import transformers  # type: ignore[import-not-found,unused-ignore]
-
-        c = Config.read(file.metadata)
-        config = transformers.LlamaConfig(
-            vocab_size=c.vocab,
-            hidden_size=c.hidden,
-            intermediate_size=c.inter,
-            num_hidden_layers=c.layers,
-            num_attention_heads=c.heads,
-            num_key_value_heads=c.kv_heads,
-            max_position_embeddings=c.context,
-            rope_theta=c.theta,
-            rms_norm_eps=c.eps,
-            tie_word_embeddings=True,
-        )
-        self._vocab = c.vocab
-        self._model = transformers.LlamaForCausalLM(config).eval()
-        self._model.load_state_dict(self._weights(file, c), strict=False)
-
-    @staticmethod
-    def _weights(file: gguf.ModelFile, c: Config) -> dict[str, torch.Tensor]:
-        """The tensors under the names that transformers gives them."""
-        names = {
-            "attn_q": "self_attn.q_proj",
-            "attn_k": "self_attn.k_proj",
-            "attn_v": "self_attn.v_proj",
-            "attn_output": "self_attn.o_proj",
-            "attn_norm": "input_layernorm",
-            "ffn_norm": "post_attention_layernorm",
-            "ffn_gate": "mlp.gate_proj",
-            "ffn_up": "mlp.up_proj",
-            "ffn_down": "mlp.down_proj",
-        }
-        heads = {"attn_q": c.heads, "attn_k": c.kv_heads}
-        found = {}
-        for name, stored in file.tensors.items():
-            tensor = stored.dequantise()
-            first, *rest = name.split(".")
-            if first == "blk":
-                layer, part, _ = rest
-                if part in heads:
-                    tensor = weights.split_halves(tensor, heads[part])
-                found[f"model.layers.{layer}.{names[part]}.weight"] = tensor
-            else:
-                target = "embed_tokens" if first == "token_embd" else "norm"
-                found[f"model.{target}.weight"] = tensor
-        return found
-
-    @torch.inference_mode()
-    def seconds(self, task: Task) -> list[float]:
-        """Times whole forward passes with the cache of transformers."""
-        ids, cache, times = torch.tensor(prompts_of(task, self._vocab)), None, []
-        for _ in range(task.steps + 1):
-            start = time.perf_counter()
-            out = self._model(
-                input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1
-            )
-            ids, cache = out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
-            times.append(time.perf_counter() - start)
-        return times
-
-
-@dataclass(frozen=True)
+@dataclass
 class Result:
-    """Tokens per second of every engine at one task with so many threads."""
+    """Seconds of one prefill or one step, by engine, one entry a round."""
 
-    task: str
+    task: Task
     threads: int
-    speed: dict[str, float]
+    rounds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def speed(self, engine: str) -> float:
+        """Tokens per second of the median round."""
+        return tokens(self.task) / statistics.median(self.rounds[engine])
+
+    def ratios(self, other: str) -> list[float]:
+        """How many times as fast the installed packages are, round by round."""
+        names = [n for n in self.rounds if n.startswith(other)]
+        best = [min(times) for times in zip(*(self.rounds[n] for n in names), strict=True)]
+        return [b / mine for b, mine in zip(best, self.rounds[INSTALLED], strict=True)]
+
+    def others(self) -> list[str]:
+        """The engines that the installed packages are compared with."""
+        return list(dict.fromkeys(n.partition(" ")[0] for n in self.rounds if n != INSTALLED))
 
 
-def rate(task: Task, times: Sequence[float]) -> float:
-    """Tokens per second: of the prefill when nothing is decoded, else of the median step."""
-    if task.steps == 0:
-        return task.prompts * task.length / times[0]
-    return task.prompts / statistics.median(times[1:])
+def tokens(task: Task) -> int:
+    """Tokens of what is timed: the whole prompt when nothing is decoded, else one step."""
+    return task.prompts * (1 if task.steps else task.length)
 
 
 def measure(
@@ -176,15 +122,18 @@ def measure(
     results = []
     for count in threads:
         torch.set_num_threads(count)
+        clock = cpu if count == 1 else wall
         for task in tasks:
-            speeds: dict[str, list[float]] = {name: [] for name in engines}
+            result = Result(task, count)
             for number in range(rounds + 1):
-                for name, engine in engines.items():
-                    speed = rate(task, engine.seconds(task))
+                order = list(engines.items())
+                for name, engine in order if number % 2 else reversed(order):
+                    first, *steps = engine.seconds(task, clock)
                     if number:
-                        speeds[name].append(speed)
-            medians = {name: statistics.median(found) for name, found in speeds.items()}
-            results.append(Result(task.name, count, medians))
+                        result.rounds[name].append(statistics.median(steps) if steps else first)
+                shown = ", ".join(f"{n} {t[-1] * 1e3:.1f} ms" for n, t in result.rounds.items())
+                print(f"{task.name}, {count} threads, round {number}: {shown}", file=sys.stderr)
+            results.append(result)
     return results
 
 
@@ -192,41 +141,126 @@ def rows(results: Sequence[Result]) -> list[Row]:
     """The speed of every engine, then how many times as fast the installed packages are."""
     found = []
     for r in results:
-        others = [name for name in r.speed if name != INSTALLED]
-        against = ", ".join(f"{name} {r.speed[name]:.1f}" for name in others)
-        found.append(Row(f"engine.{r.task}_t{r.threads}", r.speed[INSTALLED], "tokens/s", against))
-        for name in others:
-            ratio = r.speed[INSTALLED] / r.speed[name]
-            found.append(Row(f"engine.{r.task}_t{r.threads}.vs_{name}", ratio, "ratio", name))
+        head = f"engine.{r.task.name}_t{r.threads}"
+        clock = "processor time" if r.threads == 1 else "wall time"
+        found += [
+            Row(f"{head}.{n.replace(' ', '_')}", r.speed(n), "tokens/s", clock) for n in r.rounds
+        ]
+        for other in r.others():
+            ratios = r.ratios(other)
+            text = f"{other}, median of {len(ratios)} pairs, {clock}"
+            found.append(Row(f"{head}.vs_{other}", statistics.median(ratios), "ratio", text))
+            if other == PEER and r.threads == 1:
+                low = statistics.quantiles(ratios, n=4)[0] if len(ratios) > 1 else ratios[0]
+                text = f"lower quartile of {len(ratios)} pairs, its faster cache"
+                found.append(Row(f"engine.{r.task.name.partition('_2')[0]}_vs_{PEER}", low, "ratio",
+                                 text))  # fmt: skip
     return found
 
 
-def engines_of(say: Callable[[str], None], *, peer: bool) -> dict[str, Engine]:
+class Timed:
+    """A plan whose sites add their processor time to an account."""
+
+    def __init__(self, plan: Any) -> None:
+        self._plan, self.spent = plan, defaultdict[str, float](float)
+
+    def at(self, **sizes: int) -> Any:
+        """The step, with every site timed."""
+        step, spent = self._plan.at(**sizes), self.spent
+
+        class Step:
+            """A step of the plan, timed."""
+
+            def __getattr__(self, name: str) -> Any:
+                call = getattr(step, name)
+
+                def timed(*arguments: Any, **more: Any) -> Any:
+                    start = time.thread_time()
+                    try:
+                        return call(*arguments, **more)
+                    finally:
+                        spent[name] += time.thread_time() - start
+
+                return timed
+
+        return Step()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plan, name)
+
+
+def by_operator(ours: Ours, tasks: Sequence[Task]) -> list[Row]:
+    """Share of each site in a step (in the prefill, where nothing is decoded), on one thread."""
+    torch.set_num_threads(1)
+    plan, found = ours.model.plan, []
+    for task in tasks:
+        timed = Timed(plan)
+        ours.model.plan = timed  # type: ignore[assignment]
+        forget = timed.spent.clear if task.steps else (lambda: None)
+        try:
+            first, *steps = ours.seconds(task, time.thread_time, forget)
+        finally:
+            ours.model.plan = plan
+        total = sum(steps) or first
+        head = f"engine.{task.name}.share"
+        for site, seconds in sorted(timed.spent.items(), key=lambda item: -item[1]):
+            found.append(Row(f"{head}.{site}", seconds / total, "share", "of processor time"))
+        rest = 1 - sum(timed.spent.values()) / total
+        found.append(Row(f"{head}.python_and_rest", rest, "share", "timing included"))
+    return found
+
+
+def engines_of(file: gguf.ModelFile, *, peer: bool) -> dict[str, Engine]:
     """The engines that this machine can run."""
-    file = gguf.read(fetch(say))
     device = trivet.device("cpu")
     engines: dict[str, Engine] = {INSTALLED: Ours(device, file)}
     with trivet.prefer(**{"*": "reference"}):
         engines[REFERENCES] = Ours(device, file)
-    if peer and importlib.util.find_spec(TRANSFORMERS):
-        engines[TRANSFORMERS] = Peer(file)
+    if peer and importlib.util.find_spec(PEER):
+        shared = Transformers(file)
+        for kind in ("dynamic", "static"):
+            engines[f"{PEER} {kind}"] = WithCache(shared, kind)
     return engines
+
+
+def beside(path: Path, tasks: Sequence[Task], threads: Sequence[int], vocab: int) -> list[Row]:
+    """llama.cpp, where it is installed."""
+    if not importlib.util.find_spec("xllamacpp"):
+        return []
+    found = []
+    for count in threads:
+        other = LlamaCpp(path, count)
+        for task in tasks:
+            if task.prompts == 1:
+                kind = "decode" if task.steps else "prefill"
+                rates = [other.rates(task, vocab)[kind] for _ in range(3)]
+                name = f"engine.{task.name}_t{count}.llama_cpp_q4_1"
+                found.append(Row(name, statistics.median(rates), "tokens/s", "its own wall clock"))
+    return found
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Fewer steps and rounds.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write the figures there.")
-@click.option("--no-peer", is_flag=True, help="Leave transformers out.")
+@click.option("--no-peer", is_flag=True, help="Leave transformers and llama.cpp out.")
 def main(*, quick: bool, target: Path | None, no_peer: bool) -> None:
     """Measures the example engine: tokens per second of prefill and of decoding."""
-    steps, rounds = (6, 1) if quick else (32, 5)
+    steps, rounds = (6, 2) if quick else (16, PAIRS)
     tasks = [
         Task("decode_b1", 1, PROMPT, steps),
         Task("decode_b8", 8, PROMPT, steps),
         Task(f"prefill_{PREFILL}", 1, PREFILL, 0),
     ]
     threads = sorted({1, torch.get_num_threads()})
-    found = rows(measure(engines_of(print, peer=not no_peer), tasks, threads, rounds))
+    path = fetch(print)
+    file = gguf.read(path)
+    engines = engines_of(file, peer=not no_peer)
+    ours = engines[INSTALLED]
+    assert isinstance(ours, Ours)  # noqa: S101  # engines_of made it
+    found = rows(measure(engines, tasks, threads, rounds))
+    found += by_operator(ours, tasks)
+    if not no_peer:
+        found += beside(path, tasks, threads, ours.model.config.vocab)
     publish("engine", found, target)
     png = target.with_suffix(".png") if target else FOLDER / "results" / "engine.png"
     picture(png, "the installed packages, times as fast", [r for r in found if r.unit == "ratio"])

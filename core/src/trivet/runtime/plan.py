@@ -168,8 +168,9 @@ class Plan:
                 arm = choice.arms[0]
                 chosen.setdefault(arm.provider, arm.implementation)
         handle = prepare(site, chosen, dict(found.choice.facts.values), weight, bias)
-        for tensor in handle.tensors() if account is not None else ():
-            account(tensor, "weights" if tensor is weight else "packs")
+        if account is not None:
+            for tensor in handle.tensors():
+                account(tensor, "weights" if tensor is weight else "packs")
         return handle
 
     def semantic(self) -> SemanticStep:
