@@ -40,8 +40,13 @@ def _packed_oracle(
 def _packed_inputs(
     dims: Mapping[str, int], dtype: torch.dtype, rng: torch.Generator
 ) -> dict[str, Any]:
-    weight = torch.randn(dims["out_features"], dims["in_features"], generator=rng).to(dtype)
-    return {"packed": [weight]}
+    """A height of whole 32s has sixteen numbers a row, as weights of quantised files have."""
+    rows, columns = dims["out_features"], dims["in_features"]
+    weight = torch.randn(rows, columns, generator=rng)
+    if rows % 32 == 0:
+        least = (16 * torch.randn(rows, 1, generator=rng)).round()
+        weight = (((weight.clamp(-2, 2) + 2) * 3.75).round() + least) / 16
+    return {"packed": [weight.to(dtype)]}
 
 
 def _keep(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> list[Tensor]:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from trivet.contracts import Term, between, dtype, equal, feature, implements
 from trivet.errors import DomainError
+from trivet_cpu import grid
+from trivet_cpu._library import library, op, refuse, sources
 from trivet_cpu.linear_facts import Rows, facts_for
 from trivet_cpu.machine import this_machine
 
@@ -26,6 +28,9 @@ ONEDNN: Final[bool] = torch.backends.mkldnn.is_available()  # type: ignore[no-un
 # torch's own names for what its compiler calls; stable since 1.13, and tested
 _reorder_weight: Any = torch.ops.mkldnn._reorder_linear_weight.default if ONEDNN else None  # noqa: SLF001
 _pointwise: Any = torch.ops.mkldnn._linear_pointwise.default if ONEDNN else None  # noqa: SLF001
+
+_grid_product: Any = None if library().reason else op("grid_linear")
+_ON_A_GRID: Final = 3  # tensors of a float32 pack: the one of oneDNN, then numbers and scales
 
 _PACKED_FOR_ROWS: Final = 64  # oneDNN lays the weight out for this many rows; right for any
 ANY_ROWS: Final[Rows] = (0, None)
@@ -84,6 +89,11 @@ def _reorder(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> l
     return [_reorder_weight(weight.detach().contiguous(), _PACKED_FOR_ROWS)]
 
 
+def _reorder_float32(facts: Mapping[str, Any], weight: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """The layout of oneDNN; then numbers and scales of a weight on a grid, else the weight."""
+    return [*_reorder(facts, weight, bias), *(grid.pack(weight) or [weight])]
+
+
 def _restore(packed: list[Tensor]) -> Tensor:
     """Gives the weight back, bit by bit."""
     return packed[0].to_dense()
@@ -130,9 +140,43 @@ def _domain(name: str, rows: Rows | None) -> list[Term]:
 
 @implements(
     "linear_packed@1",
+    name="grid",
+    domain=_domain("float32", FACTS.grid),
+    sources=("grid.py", *sources("grid.h", "grid_op.h")),
+    prepare=_reorder_float32,
+    unpack=_restore,
+    opaque=True,
+)
+def linear_packed_grid(
+    x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
+) -> Tensor:
+    """Multiplies few float32 rows with a weight that is read as the few bits it was made of.
+
+    A weight on no grid is multiplied by the faster of torch and oneDNN, from the same pack.
+    """
+    _within(x, FACTS.grid or ANY_ROWS)
+    if len(packed) != _ON_A_GRID:
+        few = x.numel() < (FACTS.float32 or ANY_ROWS)[0] * x.shape[-1]
+        if few and len(packed) > 1:
+            return linear_packed(x, packed[1:], out_features, bias)
+        return _onednn(x, packed, out_features, bias, torch.float32)
+    _, numbers, scales = packed
+    if numbers.shape[0] != out_features:
+        _refuse_pack("oneDNN", x, packed, out_features)
+    try:
+        result: Tensor = _grid_product(
+            x, numbers, scales, scales if bias is None else bias, bias is not None
+        )
+    except RuntimeError as error:
+        refuse(error)
+    return result
+
+
+@implements(
+    "linear_packed@1",
     name="onednn",
     domain=_domain("float32", FACTS.float32),
-    prepare=_reorder,
+    prepare=_reorder_float32,
     unpack=_restore,
     opaque=True,
 )
@@ -194,6 +238,7 @@ def linear_packed_widened(
 def measured() -> list[Callable[..., Any]]:
     """The products of oneDNN that were measured to be the fastest for some rows here."""
     offered: list[tuple[Rows | None, Callable[..., Any]]] = [
+        (FACTS.grid if _grid_product else None, linear_packed_grid),
         (FACTS.float32, linear_packed_float32),
         (FACTS.bfloat16, linear_packed_bfloat16),
         (FACTS.widened, linear_packed_widened),

@@ -1,6 +1,7 @@
 // The library's operators, over torch's stable interface: one file runs on many versions of torch.
 #include "activation_op.h"
 #include "attention_op.h"
+#include "grid_op.h"
 #include "kv_cache_op.h"
 #include "norm_op.h"
 #include "rotary_op.h"
@@ -56,6 +57,7 @@ STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
   m.def("rotary_qk_(Tensor(a!) q, Tensor(b!) k, Tensor cos, Tensor sin, bool interleaved) -> ()");
   m.def("kv_cache_write(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots)"
         " -> ()");
+  m.def("grid_linear(Tensor x, Tensor q, Tensor scales, Tensor bias, bool biased) -> Tensor");
   m.def("paged_attention(" PAGES ") -> Tensor");
   m.def("paged_attention_out(" PAGES ", Tensor(a!) out) -> ()");
 }
@@ -80,6 +82,7 @@ STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
   m.impl("rotary_q_", &trivet_cpu::rotary_q_inplace);
   m.impl("rotary_qk_", &trivet_cpu::rotary_qk_inplace);
   m.impl("kv_cache_write", &trivet_cpu::kv_cache_write);
+  m.impl("grid_linear", &trivet_cpu::grid_linear);
   m.impl("paged_attention", &trivet_cpu::paged_attention);
   m.impl("paged_attention_out", &trivet_cpu::paged_attention_out);
 }

@@ -1,6 +1,7 @@
 // Compiled once for each level, with that level's -march flags and TRIVET_CPU_LEVEL as its name.
 #include "activation.h"
 #include "attention.h"
+#include "grid.h"
 #include "norm.h"
 #include "rotary.h"
 #include "table.h"
@@ -15,6 +16,8 @@ extern "C" __attribute__((visibility("hidden"))) const Table TRIVET_CPU_LEVEL = 
     {rotary<float>, rotary<bf16>},
     {attention<float>, attention<bf16>},
     attention_scratch,
+    grid,
+    GRID_BLOCK,
 };
 
 }  // namespace trivet_cpu

@@ -29,6 +29,16 @@ struct GateArgs {
   int64_t inter;
 };
 
+struct GridArgs {
+  const float* x;
+  float* y;
+  const uint8_t* q;      // [out_features][in_features / 32][16 or 32]
+  const float* scales;   // [out_features][in_features / 32][2 or 1]: d and m, or d
+  const float* bias;     // may be null
+  int64_t rows, x_stride, y_stride, in_features, out_features;
+  int bits;  // 4 or 8
+};
+
 struct RotaryPart {  // q or k
   const void* in;
   void* out;
@@ -72,6 +82,8 @@ struct Table {
   // False when the block table names a block that does not exist.
   bool (*attention[TYPES])(const AttentionArgs&, const AttentionTile&, float* scratch);
   int64_t (*attention_scratch)(int64_t head_dim);  // floats
+  void (*grid)(const GridArgs&, int64_t begin, int64_t end);  // blocks of outputs
+  int64_t grid_block;                                         // outputs of a block
 };
 
 extern "C" const Table trivet_cpu_baseline;
