@@ -53,7 +53,7 @@ def float32(weights: list[Tensor]) -> Products:
     return {
         "torch": lambda x, i: torch_linear(x, weights[i]),
         "onednn": lambda x, i: linear._pointwise(x, packs[i][0], None, "none", [], ""),  # noqa: SLF001
-        "grid": lambda x, i: linear._grid_product(x, *packs[i][1:], packs[i][2], False),  # noqa: FBT003, SLF001
+        "grid": lambda x, i: linear._grid_product(x, *packs[i][1:], packs[i][2], False),  # noqa: SLF001
     }
 
 
