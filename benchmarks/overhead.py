@@ -52,6 +52,7 @@ def few(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Any:
     return x
 
@@ -63,6 +64,7 @@ def some(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Any:
     return x
 
@@ -74,6 +76,7 @@ def many(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Any:
     return x
 
@@ -88,6 +91,7 @@ def hand_written(reference: Callable[..., Any]) -> Callable[..., Any]:
         eps: float = 1e-6,
         weight_offset: float = 0.0,
         weight_in_float32: bool = False,
+        variance_size: int = 0,
     ) -> Any:
         d = x.dtype
         if d is bf16 or d is fp32:
@@ -95,12 +99,12 @@ def hand_written(reference: Callable[..., Any]) -> Callable[..., Any]:
             if len(s) == 2 and x.is_contiguous() and s[1] % 8 == 0:
                 t = s[0]
                 if 1 <= t <= 16:
-                    return f0(x, weight, eps, weight_offset, weight_in_float32)
+                    return f0(x, weight, eps, weight_offset, weight_in_float32, variance_size)
                 if 17 <= t <= 256:
-                    return f1(x, weight, eps, weight_offset, weight_in_float32)
+                    return f1(x, weight, eps, weight_offset, weight_in_float32, variance_size)
                 if t >= 257:
-                    return f2(x, weight, eps, weight_offset, weight_in_float32)
-        return reference(x, weight, eps, weight_offset, weight_in_float32)
+                    return f2(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+        return reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
 
     return rms_norm
 

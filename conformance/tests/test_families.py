@@ -12,17 +12,17 @@ from trivet_conformance.result import BAD
 
 
 @implements("rms_norm@1", name="single", domain=[dtype("x", "float32"), dtype("weight", "float32")])
-def single(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+def single(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
 
 
 @implements("rms_norm@1", name="unreachable", domain=[one_of("hidden", 8), divisible("hidden", 3)])
-def unreachable(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+def unreachable(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
 
 
 @implements("rms_norm@1", name="raises", requires=[feature("wings")])
-def raises(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def raises(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     msg = "no wings"
     raise OSError(msg)
 

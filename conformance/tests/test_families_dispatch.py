@@ -19,11 +19,11 @@ OPERATORS = ["fused_add_rms_norm", "linear_packed", "kv_cache_write"]
 
 
 @implements("rms_norm@1", name="single", domain=[dtype("x", "float32")])
-def single(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def single(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     if x.dtype != torch.float32:
         msg = "x is not float32"
         raise DomainError(msg)
-    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
 
 
 def _keeps(facts, weight, bias):

@@ -60,6 +60,7 @@ def norm_calls(draw):
         "eps": draw(st.sampled_from([1e-6, 1e-5])),
         "weight_offset": draw(st.sampled_from([0.0, 1.0])),
         "weight_in_float32": draw(st.booleans()),
+        "variance_size": draw(st.sampled_from([0, 1])),
     }
 
 
@@ -131,6 +132,7 @@ POOLS = {
         one_of("eps", 1e-5),
         one_of("weight_offset", 0.0),
         one_of("weight_in_float32", True),
+        one_of("variance_size", 0),
     ],
     "rotary_embedding": [
         *layout_terms("q"),

@@ -51,32 +51,46 @@ GEMMA_LIKE = {"weight_in_float32": True}
         one_of("weight_in_float32", True),
     ],
 )
-def norm_vec(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32)
+def norm_vec(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return OPS["rms_norm"].reference(
+        x, weight, eps, weight_offset, weight_in_float32, variance_size
+    )
 
 
 @implements("rms_norm@1", name="small", batch_invariant=True, domain=[between("tokens", 1, 16)])
-def norm_small(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32)
+def norm_small(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return OPS["rms_norm"].reference(
+        x, weight, eps, weight_offset, weight_in_float32, variance_size
+    )
 
 
 @implements("rms_norm@1", name="big", graph_safe=True, domain=[between("tokens", 65, None)])
-def norm_big(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32)
+def norm_big(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return OPS["rms_norm"].reference(
+        x, weight, eps, weight_offset, weight_in_float32, variance_size
+    )
 
 
 @implements("rms_norm_@1", name="over", domain=[rank("x", 2)])
-def norm_over(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    x.copy_(OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32))
+def norm_over(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    x.copy_(
+        OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+    )
 
 
 @implements("rms_norm_out@1", name="into", domain=[contiguous("x"), contiguous("out")])
-def norm_into(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, *, out):
-    out.copy_(OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32))
+def norm_into(
+    x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0, *, out
+):
+    out.copy_(
+        OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+    )
 
 
 @implements("fused_add_rms_norm_@1", name="over", domain=[contiguous("x"), contiguous("residual")])
-def fused_over(x, residual, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def fused_over(
+    x, residual, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0
+):
     y, total = OPS["fused_add_rms_norm"].reference(
         x, residual, weight, eps, weight_offset, weight_in_float32
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trivet.contracts import DeviceInfo, contiguous, dtype, implements
+from trivet.contracts import DeviceInfo, contiguous, dtype, implements, one_of
 from trivet.errors import DomainError, PluginBroken
 from trivet.kernels import triton as interpreted
 from trivet.kernels.triton.numerics import NARROW, convert, truncated
@@ -175,9 +175,10 @@ def test_an_interpreted_rms_norm_passes_the_kit(kernels):
         dtype("weight", "float32", "bfloat16"),
         contiguous("x"),
         contiguous("weight"),
+        one_of("variance_size", 0),
     ],
 )
-def rms_norm(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def rms_norm(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     import triton_kernels
 
     y, hidden = torch.empty_like(x), x.shape[-1]

@@ -19,7 +19,7 @@ DRIFTED = """
         return [norm]
 
     @implements("rms_norm@1", name="plain")
-    def norm(x, weight, eps=1e-6, offset=0.0, weight_in_float32=False):
+    def norm(x, weight, eps=1e-6, offset=0.0, weight_in_float32=False, variance_size=0):
         return x
 """
 

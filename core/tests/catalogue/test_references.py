@@ -34,10 +34,15 @@ SCHEMAS = {
     "linear_packed": "(Tensor x, Tensor[] packed, SymInt out_features, Tensor? bias=None) "
     "-> Tensor",
     "rms_norm": "(Tensor x, Tensor weight, float eps=1e-06, "
-    "float weight_offset=0.0, bool weight_in_float32=False) -> Tensor",
+    "float weight_offset=0.0, bool weight_in_float32=False, SymInt variance_size=0) -> Tensor",
     "fused_add_rms_norm": "(Tensor x, Tensor residual, Tensor weight, "
-    "float eps=1e-06, float weight_offset=0.0, bool weight_in_float32=False) "
-    "-> (Tensor, Tensor)",
+    "float eps=1e-06, float weight_offset=0.0, bool weight_in_float32=False, "
+    "SymInt variance_size=0) -> (Tensor, Tensor)",
+    "qk_rms_norm": "(Tensor q, Tensor? k, Tensor q_weight, Tensor? k_weight, float eps=1e-06, "
+    "float weight_offset=0.0, bool weight_in_float32=False) -> Tensor[]",
+    "rotary_kv_cache_write": "(Tensor(a0!) q, Tensor k, Tensor v, Tensor cos, Tensor sin, "
+    "Tensor(a5!) k_cache, Tensor(a6!) v_cache, Tensor slots, "
+    'str pairing="neox", str layout="NHD") -> ()',
     "rotary_embedding": "(Tensor q, Tensor? k, Tensor cos, Tensor sin, "
     'str pairing="neox") -> Tensor[]',
     "sample_token": "(Tensor logits) -> Tensor",
@@ -225,6 +230,28 @@ def test_the_rounding_order_of_the_weight_is_an_argument():
     assert not torch.equal(one, two), "the case must tell the two orders apart"
     assert torch.equal(op.reference(x, weight, weight_offset=1.0, weight_in_float32=True), one)
     assert torch.equal(op.reference(x, weight, weight_offset=1.0), two)
+
+
+def test_the_mean_square_of_a_prefix_scales_the_whole_row():
+    op, fused = OPS["rms_norm"], OPS["fused_add_rms_norm"]
+    x, weight = torch.tensor([[3.0, 4.0, 100.0]]), torch.tensor([1.0, 2.0, 3.0])
+    scale = 12.5**-0.5
+    want = torch.tensor([[3 * scale, 8 * scale, 300 * scale]])
+    torch.testing.assert_close(op.reference(x, weight, 0.0, variance_size=2), want)
+    y, _ = fused.reference(x - 1, torch.ones(1, 3), weight, 0.0, variance_size=2)
+    torch.testing.assert_close(y, want)
+    for size in (-1, 4):
+        with pytest.raises(DomainError, match=f"variance_size={size} in rows of 3"):
+            op.reference(x, weight, variance_size=size)
+
+
+def test_the_weights_of_a_head_norm_come_with_their_parts():
+    op = OPS["qk_rms_norm"]
+    q, weight = torch.ones(2, 3, 4), torch.ones(4)
+    assert len(op.reference(q, None, weight, None)) == 1
+    for k, k_weight, lone in ((q, None, "k is given"), (None, weight, "k_weight is given")):
+        with pytest.raises(DomainError, match=lone):
+            op.reference(q, k, weight, k_weight)
 
 
 def test_a_sum_is_rounded_before_it_is_normalised():

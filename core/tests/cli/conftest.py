@@ -36,7 +36,8 @@ ACME = """
     @implements("rms_norm_out@1", name="vec", graph_safe=True, deterministic=True,
                 domain=[dtype("x", "float32"), equal("weight.dtype", "x.dtype"),
                         divisible("hidden", 8), one_of("weight_offset", 0.0)])
-    def norm(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, *, out):
+    def norm(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0,
+             *, out):
         out.copy_(torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps))
 
     @implements("silu_and_mul@1", name="small", domain=[between("tokens", 0, 4)])

@@ -137,7 +137,7 @@ def test_concurrent_binds_and_plans_are_one_object(what):
     start, found = threading.Barrier(8), []
     facts = {"hidden": 4096 + ["bind", "derive", "plan"].index(what)}
 
-    def fresh(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False): ...
+    def fresh(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0): ...
 
     def work():
         dev = make_device(norm_small, norm_big, sample_top)

@@ -43,7 +43,7 @@ def test_tensors_of_one_arena_do_not_overlap_while_their_bytes_do_not():
 def test_tensors_of_one_dtype_variable_agree():
     x = torch.zeros(2, 8)
     given = {"x": x, "residual": x.bfloat16(), "weight": torch.ones(8)}
-    given |= {"eps": 1e-6, "weight_offset": 0.0, "weight_in_float32": False}
+    given |= {"eps": 1e-6, "weight_offset": 0.0, "weight_in_float32": False, "variance_size": 0}
     with pytest.raises(DomainError, match="residual is bfloat16, x is float32; both are T"):
         check_inputs(OPS["fused_add_rms_norm"], "functional", given)
 

@@ -139,24 +139,28 @@ def linear_same(x, weight, bias=None):
 
 
 @implements("fused_add_rms_norm@1", name="shared")
-def fused_shared(x, residual, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    y, total = FUSED(x, residual, weight, eps, weight_offset, weight_in_float32)
+def fused_shared(
+    x, residual, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0
+):
+    y, total = FUSED(x, residual, weight, eps, weight_offset, weight_in_float32, variance_size)
     both = torch.stack((y, total))
     return both[0], both[1]
 
 
 @implements("fused_add_rms_norm@1", name="one")
-def fused_one(x, residual, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def fused_one(
+    x, residual, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0
+):
     return FUSED(x, residual, weight)[:1]
 
 
 @implements("rms_norm_@1", name="returns")
-def norm_returns(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def norm_returns(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     return x
 
 
 @implements("rms_norm_@1", name="scales")
-def norm_scales(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def norm_scales(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     weight.mul_(2)
 
 

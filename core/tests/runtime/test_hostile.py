@@ -119,7 +119,7 @@ def claimed(target, name="k", **kwargs):
     verify(claim, "acme", make_device()._binder.operators)
 
 
-def stranger(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False): ...
+def stranger(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0): ...
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -12,8 +12,8 @@ from trivet.errors import DeclarationError, DomainError, NoImplementation, Unkno
 NORM = OPS["rms_norm"].reference
 
 
-def same(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return NORM(x, weight, eps, weight_offset, weight_in_float32)
+def same(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return NORM(x, weight, eps, weight_offset, weight_in_float32, variance_size)
 
 
 def make(name, *domain):

@@ -13,7 +13,7 @@ def steps(draw):
     op, arguments, domains, known = draw(several_arms())
     defaults = {n: op.parameters[n].default for n in ("eps", "pairing") if n in op.parameters}
     if "eps" in defaults:
-        defaults |= {"weight_offset": 0.0, "weight_in_float32": False}
+        defaults |= {"weight_offset": 0.0, "weight_in_float32": False, "variance_size": 0}
     arguments = arguments | defaults
     known = {path: value for path, value in known.items() if path not in defaults}
     call = Call(op, arguments)

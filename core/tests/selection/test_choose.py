@@ -38,13 +38,17 @@ def call(tokens=4, hidden=64, kind=torch.float32, **scalars):
 
 
 @implements("rms_norm@1", name="any")
-def norm_any(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32)
+def norm_any(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return OPS["rms_norm"].reference(
+        x, weight, eps, weight_offset, weight_in_float32, variance_size
+    )
 
 
 @implements("rms_norm@1", name="twice", domain=norm_small.__trivet__[0].domain)
-def norm_twice(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32)
+def norm_twice(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return OPS["rms_norm"].reference(
+        x, weight, eps, weight_offset, weight_in_float32, variance_size
+    )
 
 
 def test_each_candidate_says_yes_guarded_or_no_and_why():
@@ -249,13 +253,19 @@ def test_of_one_provider_the_nearest_form_is_taken():
 
 
 @implements("rms_norm_out@1", name="same", domain=[one_of("weight_offset", 0.0)])
-def norm_same_out(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, *, out):
-    out.copy_(OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32))
+def norm_same_out(
+    x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0, *, out
+):
+    out.copy_(
+        OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+    )
 
 
 @implements("rms_norm@1", name="same")
-def norm_same(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
-    return OPS["rms_norm"].reference(x, weight, eps, weight_offset, weight_in_float32)
+def norm_same(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return OPS["rms_norm"].reference(
+        x, weight, eps, weight_offset, weight_in_float32, variance_size
+    )
 
 
 @pytest.mark.parametrize(

@@ -147,9 +147,10 @@ def test_derived_functions_are_interned_and_show_their_text():
     assert one is derive(op, "inplace", "functional", function).function
     assert one is not derive(op, "inplace", "out", function).function
     assert one.__trivet_source__ == (
-        "def rms_norm(x, weight, eps=1e-06, weight_offset=0.0, weight_in_float32=False):\n"
+        "def rms_norm(x, weight, eps=1e-06, weight_offset=0.0, weight_in_float32=False, "
+        "variance_size=0):\n"
         "    x = x.clone(memory_format=_cf)\n"
-        "    _f(x, weight, eps, weight_offset, weight_in_float32)\n"
+        "    _f(x, weight, eps, weight_offset, weight_in_float32, variance_size)\n"
         "    return x\n"
     )
 
@@ -186,14 +187,16 @@ def silu_rows(x, *, out):
         offset_aligned("out", 16),
     ],
 )
-def norm_typed(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, *, out):
+def norm_typed(
+    x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0, *, out
+):
     norm_into(x, weight, eps, weight_offset, weight_in_float32, out=out)
 
 
 @implements("rms_norm_@1", name="strict_rows", domain=[rows("x", 8)])
-def norm_rows(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def norm_rows(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     assert x.stride(0) % 8 == 0 or x.shape[0] < 2
-    norm_over(x, weight, eps, weight_offset, weight_in_float32)
+    norm_over(x, weight, eps, weight_offset, weight_in_float32, variance_size)
 
 
 def test_terms_on_out_are_kept_by_what_core_allocates():

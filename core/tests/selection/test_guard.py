@@ -42,31 +42,33 @@ def text_of(op, facts, *arms, form="functional", grad=False):
 
 def test_dtypes_rank_layout_and_buckets_read_each_attribute_once():
     assert text_of(NORM, {}, *((*COMMON, bucket) for bucket in BUCKETS)) == textwrap.dedent("""\
-        def rms_norm(x, weight, eps=1e-06, weight_offset=0.0, weight_in_float32=False):
+        def rms_norm(x, weight, eps=1e-06, weight_offset=0.0, weight_in_float32=False, \
+variance_size=0):
             _x_dtype = x.dtype
             if (_x_dtype is _bfloat16 or _x_dtype is _float32) and len((_x_shape := x.shape)) == 2 \
 and x.is_contiguous() and not _x_shape[-1] % 8:
                 _tokens = _x_shape[0]
                 if 1 <= _tokens <= 16:
-                    return _f0(x, weight, eps, weight_offset, weight_in_float32)
+                    return _f0(x, weight, eps, weight_offset, weight_in_float32, variance_size)
                 if 17 <= _tokens <= 256:
-                    return _f1(x, weight, eps, weight_offset, weight_in_float32)
+                    return _f1(x, weight, eps, weight_offset, weight_in_float32, variance_size)
                 if 257 <= _tokens:
-                    return _f2(x, weight, eps, weight_offset, weight_in_float32)
-            return _f3(x, weight, eps, weight_offset, weight_in_float32)
+                    return _f2(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+            return _f3(x, weight, eps, weight_offset, weight_in_float32, variance_size)
         """)
 
 
 def test_what_facts_prove_is_not_tested_and_tokens_come_from_one_number():
     arms = [(bucket,) for bucket in BUCKETS[:2]]
     assert text_of(NORM, {"hidden": 64, "dtype": "float32"}, *arms) == textwrap.dedent("""\
-        def rms_norm(x, weight, eps=1e-06, weight_offset=0.0, weight_in_float32=False):
+        def rms_norm(x, weight, eps=1e-06, weight_offset=0.0, weight_in_float32=False, \
+variance_size=0):
             _tokens = x.numel() // 64
             if 1 <= _tokens <= 16:
-                return _f0(x, weight, eps, weight_offset, weight_in_float32)
+                return _f0(x, weight, eps, weight_offset, weight_in_float32, variance_size)
             if 17 <= _tokens <= 256:
-                return _f1(x, weight, eps, weight_offset, weight_in_float32)
-            return _f2(x, weight, eps, weight_offset, weight_in_float32)
+                return _f1(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+            return _f2(x, weight, eps, weight_offset, weight_in_float32, variance_size)
         """)
     assert "_tokens = 1\n" in text_of(NORM, {"x.rank": 1}, *arms)
     assert "_tokens = _x_shape[0] * _x_shape[1]\n" in text_of(NORM, {"x.rank": 3}, *arms)
@@ -85,7 +87,7 @@ or (bias is not None and bias.requires_grad)) and _grad_enabled():
 
 def test_the_out_form_keeps_out_keyword_only():
     text = text_of(NORM, {}, (rows("out", 8),), form="out")
-    assert "weight_in_float32=False, *, out):" in text
+    assert "weight_in_float32=False, variance_size=0, *, out):" in text
     assert "_has_rows((_out_shape := out.shape), " in text or "_out_shape = out.shape" in text
     assert text.count("out=out)") == 2
 
@@ -138,7 +140,7 @@ def test_names_defaults_and_keywords_are_the_operators():
     assert torch.equal(guard(x, weight, 1e-6, 1.0), expected)
 
 
-def broken(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def broken(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     raise RuntimeError("the kernel said no")
 
 
@@ -148,7 +150,7 @@ def test_the_text_is_shown_in_tracebacks_and_by_inspect():
         guard(torch.zeros(2, 8), torch.zeros(8))
     shown = "".join(traceback.format_tb(caught.tb))
     assert 'File "<trivet guard rms_norm functional ' in shown
-    assert "return _f0(x, weight, eps, weight_offset, weight_in_float32)" in shown
+    assert "return _f0(x, weight, eps, weight_offset, weight_in_float32, variance_size)" in shown
     assert guard.__trivet_source__.startswith("def rms_norm(x, weight, eps=1e-06")
     assert textwrap.dedent(inspect.getsource(guard)) == guard.__trivet_source__
     linecache.checkcache()

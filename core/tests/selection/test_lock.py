@@ -83,7 +83,7 @@ def test_another_kernel_of_the_same_name_is_a_mismatch(dev):
 
 
 @implements("rms_norm@1", name="small", domain=norm_small.__trivet__[0].domain)
-def other_small(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def other_small(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     raise NotImplementedError
 
 
@@ -133,7 +133,7 @@ def test_a_choice_that_no_longer_exists_is_a_mismatch_not_a_name_error(dev):
 
 
 @implements("rms_norm@1", name="typed", domain=[one_of("x.dtype", torch.float32)])
-def norm_typed(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False):
+def norm_typed(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
     raise NotImplementedError
 
 

@@ -60,6 +60,40 @@ def test_the_two_orders_of_rounding_differ(level, randn):
         assert (mine != other).float().mean() < 0.01
 
 
+@pytest.mark.parametrize(("hidden", "seen"), [(1, 1), (33, 7), (100, 64), (576, 100), (70, 70)])
+@pytest.mark.parametrize(("xd", "wd"), TYPES)
+def test_the_mean_square_of_a_prefix_scales_the_whole_row(level, randn, hidden, seen, xd, wd):
+    x, residual = randn(5, hidden, dtype=xd), randn(5, hidden, dtype=xd)
+    weight = randn(hidden, dtype=wd)
+    for offset, in_float32 in SCALARS:
+        scalars = (1e-5, offset, in_float32)
+        y = norm.rms_norm(x, weight, *scalars, seen)
+        # the prefix alone is a row whose mean square is the same
+        first = norm.rms_norm(x[:, :seen].contiguous(), weight[:seen].contiguous(), *scalars)
+        assert torch.equal(y[:, :seen], first)
+        scale = torch.rsqrt(x[:, :seen].double().pow(2).mean(-1, keepdim=True) + 1e-5)
+        exact = x.double() * scale * (weight.double() + offset)
+        tolerance = 2e-6 if xd == F32 and wd == F32 else 2**-8 * 3.01
+        torch.testing.assert_close(y.double(), exact, rtol=tolerance, atol=tolerance)
+        if seen < hidden:
+            assert not torch.equal(y, norm.rms_norm(x, weight, *scalars))
+        out, mine = torch.empty_like(x), x.clone()
+        norm.rms_norm_out(x, weight, *scalars, seen, out=out)
+        norm.rms_norm_(mine, weight, *scalars, seen)
+        assert torch.equal(out, y)
+        assert torch.equal(mine, y)
+
+        y, total = norm.fused_add_rms_norm(x, residual, weight, *scalars, seen)
+        assert torch.equal(total, x + residual)
+        assert torch.equal(y, norm.rms_norm(total, weight, *scalars, seen))
+        outs, own = [torch.empty_like(x), torch.empty_like(x)], [x.clone(), residual.clone()]
+        norm.fused_add_rms_norm_out(x, residual, weight, *scalars, seen, out=outs)
+        norm.fused_add_rms_norm_(*own, weight, *scalars, seen)
+        for pair in (outs, own):
+            assert torch.equal(pair[0], y)
+            assert torch.equal(pair[1], total)
+
+
 @pytest.mark.parametrize(("xd", "wd"), TYPES)
 def test_forms_agree_bit_by_bit(level, randn, xd, wd):
     x, residual = randn(3, 7, 100, dtype=xd), randn(3, 7, 100, dtype=xd)
@@ -183,3 +217,19 @@ def test_refusals_of_the_written_arguments():
         norm.fused_add_rms_norm(x, x.bfloat16(), weight)
     with pytest.raises(DomainError, match="one shape"):
         norm.fused_add_rms_norm(x, torch.ones(1, 8), weight)
+
+
+@pytest.mark.parametrize("seen", [-1, 9])
+def test_a_prefix_that_no_row_has_is_refused(seen):
+    x, weight, scalars = torch.ones(2, 8), torch.ones(8), (1e-6, 0.0, False, seen)
+    calls = [
+        lambda: norm.rms_norm(x, weight, *scalars),
+        lambda: norm.rms_norm_(x, weight, *scalars),
+        lambda: norm.rms_norm_out(x, weight, *scalars, out=torch.ones(2, 8)),
+        lambda: norm.fused_add_rms_norm(x, x.clone(), weight, *scalars),
+        lambda: norm.fused_add_rms_norm_(x, x.clone(), weight, *scalars),
+    ]
+    for call in calls:
+        with pytest.raises(DomainError, match="variance_size must be"):
+            call()
+    assert torch.equal(x, torch.ones(2, 8))

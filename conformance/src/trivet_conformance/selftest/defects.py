@@ -47,7 +47,7 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         30: ("negative slots written", ("negative_slot_written",)),
         31: ("residual not updated", ("residual_of_the_last_rows_kept",)),
         36: ("declared deterministic, and is not", ("declared_deterministic_and_is_not",)),
-        37: ("an input written", ("mutates_its_input",)),
+        37: ("an input written", ("mutates_its_input", "keys_turned_in_place")),
         38: ("a result shares memory", ("result_in_the_input",)),
         39: ("dense rows assumed", ("assumes_contiguous_rows",)),
         41: ("a tail unwritten", ("tail_unwritten", "values_without_their_last_head")),
@@ -105,6 +105,11 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         138: ("state of another operator", ("keeps_a_weight_after_another",)),
         139: ("another operator changes the rounding", ("another_rounds_for_it",)),
         140: ("works only after another operator", ("works_only_after_another",)),
+        141: ("the mean of a prefix taken over the row", ("variance_of_the_whole_row",)),
+        142: ("the weight of another part", ("weight_of_the_queries_for_both",)),
+        143: ("heads normalised as one row", ("all_heads_as_one_row",)),
+        144: ("written before it is turned", ("keys_as_they_were",)),
+        145: ("skipped whole where a part is skipped", ("queries_of_skipped_tokens_kept",)),
     }
 )
 """Number -> (what is wrong, the mutants that have it)."""

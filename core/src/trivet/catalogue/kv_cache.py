@@ -15,7 +15,7 @@ LAYOUTS = ("NHD",)
 """Orders of a cache block: ``NHD`` is ``[blocks, block_size, kv_heads, head_dim]``."""
 
 
-def _oracle(  # the operator's signature
+def by_token(  # the operator's signature
     k: Tensor,
     v: Tensor,
     k_cache: Tensor,
@@ -32,7 +32,9 @@ def _oracle(  # the operator's signature
             v_cache[block, row] = v.reshape(-1, *width)[token]
 
 
-def _inputs(dims: Mapping[str, int], dtype: torch.dtype, rng: torch.Generator) -> dict[str, Any]:
+def distinct_slots(
+    dims: Mapping[str, int], dtype: torch.dtype, rng: torch.Generator
+) -> dict[str, Any]:
     """Distinct slots in random order, about one in four skipped."""
     del dtype
     capacity, tokens = dims["blocks"] * dims["block_size"], dims["tokens"]
@@ -66,10 +68,10 @@ def _inputs(dims: Mapping[str, int], dtype: torch.dtype, rng: torch.Generator) -
             {"tokens": 40, "kv_heads": 2, "head_dim": 17, "blocks": 7, "block_size": 8},
             {"tokens": 0, "kv_heads": 2, "head_dim": 8, "blocks": 2, "block_size": 4},
         ),
-        inputs=_inputs,
+        inputs=distinct_slots,
     ),
     budget=Budget("exact"),
-    oracle=_oracle,
+    oracle=by_token,
     traceable=True,
 )
 def kv_cache_write(  # the cache is six tensors and a choice

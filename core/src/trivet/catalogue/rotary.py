@@ -16,7 +16,8 @@ PAIRINGS = ("neox", "interleaved")
 """Which features of a head turn together."""
 
 
-def _rotate(t: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
+def rotate(t: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
+    """The first ``2 * rotary_half`` features of each head, turned; the rest as it is."""
     f, n = up(t), cos.shape[-1]
     c, s = cos.unsqueeze(-2), sin.unsqueeze(-2)
     if pairing == "neox":
@@ -28,7 +29,7 @@ def _rotate(t: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
     return torch.cat((turned.to(t.dtype), t[..., 2 * n :]), -1)
 
 
-def _oracle(
+def by_complex_numbers(
     q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
 ) -> list[Tensor]:
     """Multiplies complex numbers, pair by pair."""
@@ -46,7 +47,7 @@ def _oracle(
     return results
 
 
-def _inputs(
+def angles(
     dims: Mapping[str, int],
     dtype: torch.dtype,  # noqa: ARG001  # angles are float32 by contract
     rng: torch.Generator,
@@ -78,9 +79,9 @@ def _inputs(
             {"tokens": 0, "heads": 2, "kv_heads": 2, "head_dim": 8, "rotary_half": 4},
         ),
         scalars=({}, {"pairing": "interleaved"}),
-        inputs=_inputs,
+        inputs=angles,
     ),
-    oracle=_oracle,
+    oracle=by_complex_numbers,
 )
 def rotary_embedding(
     q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
@@ -94,4 +95,4 @@ def rotary_embedding(
     """
     declared("pairing", pairing, PAIRINGS)
     with exactly(q):  # autocast refuses to join some dtypes
-        return [_rotate(t, cos, sin, pairing) for t in (q, k) if t is not None]
+        return [rotate(t, cos, sin, pairing) for t in (q, k) if t is not None]

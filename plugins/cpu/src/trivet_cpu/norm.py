@@ -10,12 +10,12 @@ from trivet.contracts import Term, dtype, equal, implements, rows
 from trivet_cpu._library import op, refuse, sources
 
 _SOURCES: Final = sources("norm.h", "norm_op.h")
-_rms_norm = op("rms_norm")
-_rms_norm_inplace = op("rms_norm_")
-_rms_norm_out = op("rms_norm_out")
-_fused = op("fused_add_rms_norm")
-_fused_inplace = op("fused_add_rms_norm_")
-_fused_out = op("fused_add_rms_norm_out")
+_rms_norm, _rms_norm_prefix = op("rms_norm"), op("rms_norm_prefix")
+_rms_norm_inplace, _rms_norm_prefix_inplace = op("rms_norm_"), op("rms_norm_prefix_")
+_rms_norm_out, _rms_norm_prefix_out = op("rms_norm_out"), op("rms_norm_prefix_out")
+_fused, _fused_prefix = op("fused_add_rms_norm"), op("fused_add_rms_norm_prefix")
+_fused_inplace, _fused_prefix_inplace = op("fused_add_rms_norm_"), op("fused_add_rms_norm_prefix_")
+_fused_out, _fused_prefix_out = op("fused_add_rms_norm_out"), op("fused_add_rms_norm_prefix_out")
 
 _NORM: Final[list[Term]] = [
     dtype("x", "float32", "bfloat16"),
@@ -39,10 +39,16 @@ def rms_norm(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
     try:
-        result: Tensor = _rms_norm(x, weight, eps, weight_offset, weight_in_float32)
+        if variance_size:
+            result: Tensor = _rms_norm_prefix(
+                x, weight, eps, weight_offset, weight_in_float32, variance_size
+            )
+        else:
+            result = _rms_norm(x, weight, eps, weight_offset, weight_in_float32)
     except RuntimeError as error:
         refuse(error)
     return result
@@ -62,10 +68,16 @@ def rms_norm_(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> None:
     """Normalises the rows of ``x`` in place."""
     try:
-        _rms_norm_inplace(x, weight, eps, weight_offset, weight_in_float32)
+        if variance_size:
+            _rms_norm_prefix_inplace(
+                x, weight, eps, weight_offset, weight_in_float32, variance_size
+            )
+        else:
+            _rms_norm_inplace(x, weight, eps, weight_offset, weight_in_float32)
     except RuntimeError as error:
         refuse(error)
 
@@ -84,12 +96,18 @@ def rms_norm_out(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
     *,
     out: Tensor,
 ) -> None:
     """Normalises rows into ``out``."""
     try:
-        _rms_norm_out(x, weight, eps, weight_offset, weight_in_float32, out)
+        if variance_size:
+            _rms_norm_prefix_out(
+                x, weight, eps, weight_offset, weight_in_float32, variance_size, out
+            )
+        else:
+            _rms_norm_out(x, weight, eps, weight_offset, weight_in_float32, out)
     except RuntimeError as error:
         refuse(error)
 
@@ -109,12 +127,16 @@ def fused_add_rms_norm(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Adds and normalises into two fresh tensors."""
     try:
-        result: tuple[Tensor, Tensor] = _fused(
-            x, residual, weight, eps, weight_offset, weight_in_float32
-        )
+        if variance_size:
+            result: tuple[Tensor, Tensor] = _fused_prefix(
+                x, residual, weight, eps, weight_offset, weight_in_float32, variance_size
+            )
+        else:
+            result = _fused(x, residual, weight, eps, weight_offset, weight_in_float32)
     except RuntimeError as error:
         refuse(error)
     return result
@@ -135,10 +157,16 @@ def fused_add_rms_norm_(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> None:
     """Adds into ``residual`` and normalises into ``x``."""
     try:
-        _fused_inplace(x, residual, weight, eps, weight_offset, weight_in_float32)
+        if variance_size:
+            _fused_prefix_inplace(
+                x, residual, weight, eps, weight_offset, weight_in_float32, variance_size
+            )
+        else:
+            _fused_inplace(x, residual, weight, eps, weight_offset, weight_in_float32)
     except RuntimeError as error:
         refuse(error)
 
@@ -158,12 +186,18 @@ def fused_add_rms_norm_out(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
     *,
     out: list[Tensor],
 ) -> None:
     """Adds and normalises into ``out``: the normalised rows, then the sum."""
     y, total = out
     try:
-        _fused_out(x, residual, weight, eps, weight_offset, weight_in_float32, y, total)
+        if variance_size:
+            _fused_prefix_out(
+                x, residual, weight, eps, weight_offset, weight_in_float32, variance_size, y, total
+            )
+        else:
+            _fused_out(x, residual, weight, eps, weight_offset, weight_in_float32, y, total)
     except RuntimeError as error:
         refuse(error)

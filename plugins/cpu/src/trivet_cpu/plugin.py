@@ -27,7 +27,15 @@ def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
 
     found: list[Callable[..., Any]] = []
     if not library().reason:
-        from trivet_cpu import activation, attention, kv_cache, norm, rotary
+        from trivet_cpu import (
+            activation,
+            attention,
+            kv_cache,
+            norm,
+            qk_norm,
+            rotary,
+            rotary_kv_cache,
+        )
 
         found += [
             norm.rms_norm,
@@ -36,11 +44,14 @@ def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
             norm.fused_add_rms_norm,
             norm.fused_add_rms_norm_,
             norm.fused_add_rms_norm_out,
+            qk_norm.qk_rms_norm,
+            qk_norm.qk_rms_norm_,
             activation.silu_and_mul,
             activation.silu_and_mul_out,
             rotary.rotary_embedding,
             rotary.rotary_embedding_,
             kv_cache.kv_cache_write,
+            rotary_kv_cache.rotary_kv_cache_write,
             attention.paged_attention,
             attention.paged_attention_out,
         ]

@@ -25,12 +25,17 @@ _DOMAIN: Final[list[Term]] = [
 ]
 
 
-def _interleaved(pairing: str) -> bool:
+def interleaved(pairing: str, name: str = "rotary_embedding") -> bool:
+    """Whether neighbours turn together.
+
+    Raises:
+        DomainError: no kernel knows this pairing.
+    """
     if pairing == "neox":
         return False
     if pairing == "interleaved":
         return True
-    msg = f"rotary_embedding: pairing is {pairing!r}"
+    msg = f"{name}: pairing is {pairing!r}"
     raise DomainError(msg, fix="use 'neox' or 'interleaved'")
 
 
@@ -48,8 +53,8 @@ def rotary_embedding(
     """Rotates into fresh tensors."""
     try:
         if k is None:
-            return [_q(q, cos, sin, _interleaved(pairing))]
-        return list(_qk(q, k, cos, sin, _interleaved(pairing)))
+            return [_q(q, cos, sin, interleaved(pairing))]
+        return list(_qk(q, k, cos, sin, interleaved(pairing)))
     except RuntimeError as error:
         refuse(error)
 
@@ -68,8 +73,8 @@ def rotary_embedding_(
     """Rotates ``q`` and ``k`` in place."""
     try:
         if k is None:
-            _q_inplace(q, cos, sin, _interleaved(pairing))
+            _q_inplace(q, cos, sin, interleaved(pairing))
         else:
-            _qk_inplace(q, k, cos, sin, _interleaved(pairing))
+            _qk_inplace(q, k, cos, sin, interleaved(pairing))
     except RuntimeError as error:
         refuse(error)

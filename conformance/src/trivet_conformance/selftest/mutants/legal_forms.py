@@ -33,9 +33,12 @@ def _require(holds: bool, what: str) -> None:
         raise DomainError(what)
 
 
-def _rounded_once(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+def _rounded_once(
+    x: Tensor, weight: Tensor, eps: float, offset: float, variance_size: int = 0
+) -> Tensor:
     """A norm in float64, rounded at its end."""
-    y: Tensor = rms_norm.reference(x.double(), weight.double(), eps, offset)
+    scalars = (eps, offset, True, variance_size)
+    y: Tensor = rms_norm.reference(x.double(), weight.double(), *scalars)
     return y.to(x.dtype)
 
 
@@ -52,10 +55,11 @@ def inplace_form_only(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> None:
-    scalars = (eps, weight_offset, weight_in_float32)
+    scalars = (eps, weight_offset, weight_in_float32, variance_size)
     _, total = fused_add_rms_norm.reference(x, residual, weight, *scalars)
-    x.copy_(_rounded_once(total, weight, eps, weight_offset))
+    x.copy_(_rounded_once(total, weight, eps, weight_offset, variance_size))
     residual.copy_(total)
 
 
@@ -71,6 +75,7 @@ def inplace_form_only(  # noqa: D103
         contiguous("weight"),
         one_of("weight_offset", 0.0),
         one_of("weight_in_float32", True),
+        one_of("variance_size", 0),
     ],
 )
 def narrow_and_checked(  # noqa: D103
@@ -79,6 +84,7 @@ def narrow_and_checked(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     _require(x.dtype in (torch.float32, torch.bfloat16), "x must be float32 or bfloat16")
     _require(weight.dtype == x.dtype, "weight must have the dtype of x")
@@ -87,6 +93,7 @@ def narrow_and_checked(  # noqa: D103
     _require(has_rows(tuple(x.shape), x.stride(), 1, 8), "x must have rows")
     _require(weight.is_contiguous(), "weight must be contiguous")
     _require(weight_offset == 0.0 and weight_in_float32, "weight_offset is not supported")
+    _require(variance_size == 0, "variance_size is not supported")
     return _rounded_once(x, weight, eps, weight_offset)
 
 

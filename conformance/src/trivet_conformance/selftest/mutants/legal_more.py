@@ -22,12 +22,14 @@ def sum_of_squares_by_halves(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Two halves of a row are summed apart; the root is a division."""
     total = (_up(x) + _up(residual)).to(residual.dtype)
-    f, half = _up(total), x.shape[-1] // 2
-    left, right = (p.pow(2).sum(-1, keepdim=True) for p in (f[..., :half], f[..., half:]))
-    f = f * (1 / torch.sqrt((left + right) / x.shape[-1] + eps))
+    f, n = _up(total), variance_size or x.shape[-1]
+    halves = f[..., : n // 2], f[..., n // 2 : n]
+    left, right = (p.pow(2).sum(-1, keepdim=True) for p in halves)
+    f = f * (1 / torch.sqrt((left + right) / n + eps))
     if weight_in_float32:
         return (f * (_up(weight) + weight_offset)).to(x.dtype), total
     return (f.to(x.dtype) * (weight + weight_offset)).to(x.dtype), total

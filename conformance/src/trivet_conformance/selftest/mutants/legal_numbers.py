@@ -50,9 +50,11 @@ def sum_in_float64(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = _up(x)
-    root = torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + eps).float()
+    seen = x[..., : variance_size or None].double()
+    root = torch.rsqrt(seen.pow(2).mean(-1, keepdim=True) + eps).float()
     return _scaled(f * root, x, weight, weight_offset, weight_in_float32)
 
 
@@ -63,9 +65,11 @@ def kahan_sum(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = _up(x)
-    root = torch.rsqrt(_kahan(f * f, 16) / x.shape[-1] + eps)
+    seen = f[..., : variance_size or None]
+    root = torch.rsqrt(_kahan(seen * seen, 16) / seen.shape[-1] + eps)
     return _scaled(f * root, x, weight, weight_offset, weight_in_float32)
 
 
@@ -76,9 +80,11 @@ def one_element_after_the_other(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = _up(x)
-    root = torch.rsqrt(f.pow(2).cumsum(-1)[..., -1:] / x.shape[-1] + eps)
+    seen = f[..., : variance_size or None]
+    root = torch.rsqrt(seen.pow(2).cumsum(-1)[..., -1:] / seen.shape[-1] + eps)
     return _scaled(f * root, x, weight, weight_offset, weight_in_float32)
 
 
@@ -89,12 +95,14 @@ def lanes_with_zero_padding(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = _up(x)
-    padded = _padded(f, LANES)
+    seen = f[..., : variance_size or None]
+    padded = _padded(seen, LANES)
     parts = padded.reshape(*padded.shape[:-1], padded.shape[-1] // LANES, LANES)
     lanes = parts.pow(2).cumsum(-2)[..., -1, :]
-    root = 1 / torch.sqrt(lanes.cumsum(-1)[..., -1:] / x.shape[-1] + eps)
+    root = 1 / torch.sqrt(lanes.cumsum(-1)[..., -1:] / seen.shape[-1] + eps)
     return _scaled(f * root, x, weight, weight_offset, weight_in_float32)
 
 
@@ -105,10 +113,11 @@ def newton_root(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """A bfloat16 estimate of the root, and three steps of Newton's iteration."""
     f = _up(x)
-    a = f.pow(2).mean(-1, keepdim=True) + eps
+    a = f[..., : variance_size or None].pow(2).mean(-1, keepdim=True) + eps
     root = torch.rsqrt(a).bfloat16().float()
     for _ in range(3):
         step = root * (1.5 - 0.5 * a * root * root)
@@ -123,11 +132,15 @@ def one_rounding(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """Rounds once, also where two roundings are declared: it is only nearer to the truth."""
     del weight_in_float32
-    scale = _up(weight) + weight_offset
-    return torch.nn.functional.rms_norm(_up(x), (x.shape[-1],), scale, eps).to(x.dtype)
+    f, scale = _up(x), _up(weight) + weight_offset
+    if not variance_size:
+        return torch.nn.functional.rms_norm(f, (x.shape[-1],), scale, eps).to(x.dtype)
+    root = torch.rsqrt(f[..., :variance_size].pow(2).mean(-1, keepdim=True) + eps)
+    return (f * root * scale).to(x.dtype)
 
 
 @implements("silu_and_mul@1", name="by_hyperbolic_tangent", domain=[between("inter", 64, None)])

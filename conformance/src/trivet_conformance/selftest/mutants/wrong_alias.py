@@ -19,8 +19,9 @@ def mutates_its_input(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     weight.mul_(2)
     return y
 
@@ -32,8 +33,9 @@ def result_in_the_input(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return x.copy_(y) if x.is_contiguous() else y
 
 
@@ -63,8 +65,9 @@ def functional_as_it_is(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return y
 
 
@@ -75,9 +78,11 @@ def inplace_rounded_once(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> None:
     del weight_in_float32
-    x.copy_(rms_norm.reference(x.double(), weight.double(), eps, weight_offset))
+    scalars = (eps, weight_offset, False, variance_size)
+    x.copy_(rms_norm.reference(x.double(), weight.double(), *scalars))
 
 
 @implements("rms_norm_@1", name="scribbles_between_rows")
@@ -87,8 +92,9 @@ def scribbles_between_rows(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> None:
-    x.copy_(rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32))
+    x.copy_(rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size))
     if x.dim() == 2 and x.shape[0] > 1 and x.stride(0) > x.shape[1]:
         x.as_strided((1,), (1,), x.storage_offset() + x.shape[1]).fill_(0)
 

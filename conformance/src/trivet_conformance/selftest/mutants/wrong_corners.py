@@ -24,9 +24,10 @@ def eps_dropped(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     del eps
-    y: Tensor = rms_norm.reference(x, weight, 0.0, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, 0.0, weight_offset, weight_in_float32, variance_size)
     return y
 
 
@@ -37,9 +38,10 @@ def eps_always_the_default(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     del eps
-    y: Tensor = rms_norm.reference(x, weight, 1e-6, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, 1e-6, weight_offset, weight_in_float32, variance_size)
     return y
 
 
@@ -50,11 +52,12 @@ def mean_removed_from_long_rows(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """Takes a layer norm's second pass where a row does not fit its buffer."""
     if x.shape[-1] > 512:
         x = (x.float() - x.float().mean(-1, keepdim=True)).to(x.dtype)
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return y
 
 
@@ -65,9 +68,24 @@ def one_added_to_float32_weights(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     offset = 1.0 if weight_in_float32 else weight_offset
-    y: Tensor = rms_norm.reference(x, weight, eps, offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, offset, weight_in_float32, variance_size)
+    return y
+
+
+@implements("rms_norm@1", name="variance_of_the_whole_row")
+def variance_of_the_whole_row(  # noqa: D103
+    x: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+    variance_size: int = 0,
+) -> Tensor:
+    del variance_size
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
     return y
 
 
@@ -78,11 +96,12 @@ def claims_what_it_cannot(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     if x.shape[-1] % 8:
         msg = "vectors of 8"
         raise ValueError(msg)
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return y
 
 
@@ -94,9 +113,10 @@ def residual_of_the_last_rows_kept(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Rows are done four at a time; those of the rest keep the old residual."""
-    scalars = (eps, weight_offset, weight_in_float32)
+    scalars = (eps, weight_offset, weight_in_float32, variance_size)
     y, total = fused_add_rms_norm.reference(x, residual, weight, *scalars)
     rows, old = (t.view(-1, t.shape[-1]) for t in (total, residual.contiguous()))
     rows[rows.shape[0] // 4 * 4 :] = old[rows.shape[0] // 4 * 4 :]
@@ -275,6 +295,7 @@ VARIANTS = variants(
         eps_always_the_default,
         mean_removed_from_long_rows,
         one_added_to_float32_weights,
+        variance_of_the_whole_row,
         claims_what_it_cannot,
         residual_of_the_last_rows_kept,
         small_results_become_zero,

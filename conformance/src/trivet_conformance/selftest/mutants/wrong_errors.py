@@ -41,12 +41,13 @@ def stays_broken_after_an_error(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     if weight.shape != x.shape[-1:]:
         _left.append(True)
         msg = "weight is not as wide as x"
         raise DomainError(msg)
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     if _left:
         _left.clear()
         return torch.zeros_like(y)

@@ -29,8 +29,9 @@ def assumes_contiguous_rows(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    scalars = (eps, weight_offset, weight_in_float32)
+    scalars = (eps, weight_offset, weight_in_float32, variance_size)
     y: Tensor = rms_norm.reference(_as_contiguous(x), weight, *scalars)
     return y
 
@@ -73,8 +74,9 @@ def wrong_outside_in_silence(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    scalars = (eps, weight_offset, weight_in_float32)
+    scalars = (eps, weight_offset, weight_in_float32, variance_size)
     y: Tensor = rms_norm.reference(_as_contiguous(x), weight, *scalars)
     return y
 
@@ -86,11 +88,12 @@ def refuses_with_its_own_error(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     if x.shape[-1] % 8:
         msg = "hidden must be a multiple of 8"
         raise RuntimeError(msg)
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return y
 
 
@@ -101,9 +104,10 @@ def offset_dropped_outside(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     del weight_offset
-    y: Tensor = rms_norm.reference(x, weight, eps, 0.0, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, 0.0, weight_in_float32, variance_size)
     return y
 
 

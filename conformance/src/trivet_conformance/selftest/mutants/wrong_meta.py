@@ -21,8 +21,9 @@ def returns_float32(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return y.float()
 
 
@@ -48,8 +49,9 @@ def list_for_a_tuple(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Any:
-    scalars = (eps, weight_offset, weight_in_float32)
+    scalars = (eps, weight_offset, weight_in_float32, variance_size)
     return list(fused_add_rms_norm.reference(x, residual, weight, *scalars))
 
 

@@ -20,12 +20,17 @@ def small_batches_summed_wide(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """A batch of a few rows is summed in another way, although batch invariance is declared."""
     if x.numel() > 3 * x.shape[-1]:
-        y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+        y: Tensor = rms_norm.reference(
+            x, weight, eps, weight_offset, weight_in_float32, variance_size
+        )
         return y
-    wide = rms_norm.reference(x.double(), weight.double(), eps, weight_offset, weight_in_float32)
+    wide = rms_norm.reference(
+        x.double(), weight.double(), eps, weight_offset, weight_in_float32, variance_size
+    )
     return torch.as_tensor(wide).to(x.dtype)
 
 

@@ -21,9 +21,10 @@ def sum_cut_at_2048(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = x.to(torch.promote_types(x.dtype, torch.float32))
-    seen = f[..., :ROW]
+    seen = f[..., : min(variance_size or ROW, ROW)]
     f = f * torch.rsqrt(seen.pow(2).mean(-1, keepdim=True) + eps)
     if weight_in_float32:
         return (f * (weight.to(f.dtype) + weight_offset)).to(x.dtype)

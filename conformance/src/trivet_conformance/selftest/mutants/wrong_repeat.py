@@ -43,8 +43,9 @@ def wrong_after_ten_calls(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return torch.zeros_like(y) if _turn(x) > 10 else y
 
 
@@ -55,8 +56,9 @@ def declared_deterministic_and_is_not(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     if _turn(x) % 3 == 0 and y.numel():
         first = y.view(-1)[:1]
         first.copy_(torch.nextafter(first, torch.zeros_like(first)))

@@ -70,11 +70,12 @@ def keeps_a_weight_after_another(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """Keeps the first weight of a shape, once another operator was called."""
     if "cache" in _seen:
         weight = _weights.setdefault((weight.shape, weight.dtype), weight.clone())
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return y
 
 
@@ -92,9 +93,10 @@ def another_rounds_for_it(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """Rounds one number down once another operator was called; its value is right either way."""
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     if "rounding" in _seen and y.dtype == torch.float32 and y.numel():
         first = y.view(-1)[:1]
         first.copy_(torch.nextafter(first, torch.zeros_like(first)))
@@ -115,12 +117,13 @@ def works_only_after_another(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     """Uses what another operator's first call loads."""
     if "registered" not in _seen:
         msg = "the kernels are not loaded"
         raise RuntimeError(msg)
-    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y: Tensor = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return y
 
 

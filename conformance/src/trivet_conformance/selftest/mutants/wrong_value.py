@@ -32,9 +32,11 @@ def eps_outside_the_root(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = _up(x)
-    f = f / (f.pow(2).mean(-1, keepdim=True).sqrt() + eps)
+    seen = f[..., : variance_size or None]
+    f = f / (seen.pow(2).mean(-1, keepdim=True).sqrt() + eps)
     return _scaled(f, x, weight, weight_offset, weight_in_float32)
 
 
@@ -45,9 +47,12 @@ def divides_by_n_minus_one(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    f, n = _up(x), max(x.shape[-1] - 1, 1)
-    f = f * torch.rsqrt(f.pow(2).sum(-1, keepdim=True) / n + eps)
+    f = _up(x)
+    seen = f[..., : variance_size or None]
+    n = max(seen.shape[-1] - 1, 1)
+    f = f * torch.rsqrt(seen.pow(2).sum(-1, keepdim=True) / n + eps)
     return _scaled(f, x, weight, weight_offset, weight_in_float32)
 
 
@@ -58,10 +63,12 @@ def accumulates_in_bfloat16(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = _up(x)
-    total = f.pow(2).to(torch.bfloat16).cumsum(-1)[..., -1:].float()
-    f = f * torch.rsqrt(total / x.shape[-1] + eps)
+    seen = f[..., : variance_size or None]
+    total = seen.pow(2).to(torch.bfloat16).cumsum(-1)[..., -1:].float()
+    f = f * torch.rsqrt(total / seen.shape[-1] + eps)
     return _scaled(f, x, weight, weight_offset, weight_in_float32)
 
 
@@ -72,8 +79,9 @@ def gain_of_two_per_mille(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
-    y = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32)
+    y = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
     return (_up(y) * 1.002).to(x.dtype)
 
 
@@ -84,9 +92,11 @@ def squares_overflow_in_float16(  # noqa: D103
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     weight_in_float32: bool = False,
+    variance_size: int = 0,
 ) -> Tensor:
     f = _up(x)
-    f = f * torch.rsqrt(x.half().pow(2).float().mean(-1, keepdim=True) + eps)
+    seen = x[..., : variance_size or None].half()
+    f = f * torch.rsqrt(seen.pow(2).float().mean(-1, keepdim=True) + eps)
     return _scaled(f, x, weight, weight_offset, weight_in_float32)
 
 

@@ -4,6 +4,8 @@
 #include "grid_op.h"
 #include "kv_cache_op.h"
 #include "norm_op.h"
+#include "qk_norm_op.h"
+#include "rotary_cache_op.h"
 #include "rotary_op.h"
 
 namespace trivet_cpu {
@@ -31,6 +33,25 @@ static void set_isa(StableIValue* stack, uint64_t, uint64_t) {
 }  // namespace trivet_cpu
 
 #define NORM_SCALARS "float eps, float weight_offset, bool weight_in_float32"
+// The norms, and the same ones with a mean square over a prefix of the row: they have names of
+// their own since an argument more costs each call as much as a short row.
+#define DEFINE_NORMS(NAME, SCALARS)                                                            \
+  m.def("rms_norm" NAME "(Tensor x, Tensor weight, " SCALARS ") -> Tensor");                   \
+  m.def("rms_norm" NAME "_out(Tensor x, Tensor weight, " SCALARS ", Tensor(a!) out) -> ()");   \
+  m.def("rms_norm" NAME "_(Tensor(a!) x, Tensor weight, " SCALARS ") -> ()");                  \
+  m.def("fused_add_rms_norm" NAME "(Tensor x, Tensor residual, Tensor weight, " SCALARS        \
+        ") -> (Tensor, Tensor)");                                                              \
+  m.def("fused_add_rms_norm" NAME "_out(Tensor x, Tensor residual, Tensor weight, " SCALARS    \
+        ", Tensor(a!) y, Tensor(b!) sum) -> ()");                                              \
+  m.def("fused_add_rms_norm" NAME                                                              \
+        "_(Tensor(a!) x, Tensor(b!) residual, Tensor weight, " SCALARS ") -> ()")
+#define IMPLEMENT_NORMS(NAME, PREFIX)                                                          \
+  m.impl("rms_norm" NAME, &trivet_cpu::rms_norm<PREFIX>);                                      \
+  m.impl("rms_norm" NAME "_out", &trivet_cpu::rms_norm_out<PREFIX>);                           \
+  m.impl("rms_norm" NAME "_", &trivet_cpu::rms_norm_inplace<PREFIX>);                          \
+  m.impl("fused_add_rms_norm" NAME, &trivet_cpu::fused_add_rms_norm<PREFIX>);                  \
+  m.impl("fused_add_rms_norm" NAME "_out", &trivet_cpu::fused_add_rms_norm_out<PREFIX>);       \
+  m.impl("fused_add_rms_norm" NAME "_", &trivet_cpu::fused_add_rms_norm_inplace<PREFIX>)
 #define PAGES                                                                               \
   "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor query_start, "      \
   "Tensor seq_lens, float scale, int window, float soft_cap"
@@ -39,14 +60,13 @@ STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
   m.def("isa() -> int");
   m.def("isa_levels() -> int");
   m.def("set_isa(int level) -> ()");
-  m.def("rms_norm(Tensor x, Tensor weight, " NORM_SCALARS ") -> Tensor");
-  m.def("rms_norm_out(Tensor x, Tensor weight, " NORM_SCALARS ", Tensor(a!) out) -> ()");
-  m.def("rms_norm_(Tensor(a!) x, Tensor weight, " NORM_SCALARS ") -> ()");
-  m.def("fused_add_rms_norm(Tensor x, Tensor residual, Tensor weight, " NORM_SCALARS
+  DEFINE_NORMS("", NORM_SCALARS);
+  DEFINE_NORMS("_prefix", NORM_SCALARS ", int variance_size");
+  m.def("q_norm(Tensor q, Tensor weight, " NORM_SCALARS ") -> Tensor");
+  m.def("qk_norm(Tensor q, Tensor k, Tensor q_weight, Tensor k_weight, " NORM_SCALARS
         ") -> (Tensor, Tensor)");
-  m.def("fused_add_rms_norm_out(Tensor x, Tensor residual, Tensor weight, " NORM_SCALARS
-        ", Tensor(a!) y, Tensor(b!) sum) -> ()");
-  m.def("fused_add_rms_norm_(Tensor(a!) x, Tensor(b!) residual, Tensor weight, " NORM_SCALARS
+  m.def("q_norm_(Tensor(a!) q, Tensor weight, " NORM_SCALARS ") -> ()");
+  m.def("qk_norm_(Tensor(a!) q, Tensor(b!) k, Tensor q_weight, Tensor k_weight, " NORM_SCALARS
         ") -> ()");
   m.def("silu_and_mul(Tensor x) -> Tensor");
   m.def("silu_and_mul_out(Tensor x, Tensor(a!) out) -> ()");
@@ -58,6 +78,8 @@ STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
   m.def("kv_cache_write(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots)"
         " -> ()");
   m.def("grid_linear(Tensor x, Tensor q, Tensor scales, Tensor bias, bool biased) -> Tensor");
+  m.def("rotary_kv_cache_write(Tensor(a!) q, Tensor k, Tensor v, Tensor cos, Tensor sin, "
+        "Tensor(b!) k_cache, Tensor(c!) v_cache, Tensor slots, bool interleaved) -> ()");
   m.def("paged_attention(" PAGES ") -> Tensor");
   m.def("paged_attention_out(" PAGES ", Tensor(a!) out) -> ()");
 }
@@ -69,12 +91,12 @@ STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CompositeExplicitAutograd, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
-  m.impl("rms_norm", &trivet_cpu::rms_norm);
-  m.impl("rms_norm_out", &trivet_cpu::rms_norm_out);
-  m.impl("rms_norm_", &trivet_cpu::rms_norm_inplace);
-  m.impl("fused_add_rms_norm", &trivet_cpu::fused_add_rms_norm);
-  m.impl("fused_add_rms_norm_out", &trivet_cpu::fused_add_rms_norm_out);
-  m.impl("fused_add_rms_norm_", &trivet_cpu::fused_add_rms_norm_inplace);
+  IMPLEMENT_NORMS("", false);
+  IMPLEMENT_NORMS("_prefix", true);
+  m.impl("q_norm", &trivet_cpu::q_norm);
+  m.impl("qk_norm", &trivet_cpu::qk_norm);
+  m.impl("q_norm_", &trivet_cpu::q_norm_inplace);
+  m.impl("qk_norm_", &trivet_cpu::qk_norm_inplace);
   m.impl("silu_and_mul", &trivet_cpu::silu_and_mul);
   m.impl("silu_and_mul_out", &trivet_cpu::silu_and_mul_out);
   m.impl("rotary_q", &trivet_cpu::rotary_q);
@@ -83,6 +105,7 @@ STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
   m.impl("rotary_qk_", &trivet_cpu::rotary_qk_inplace);
   m.impl("kv_cache_write", &trivet_cpu::kv_cache_write);
   m.impl("grid_linear", &trivet_cpu::grid_linear);
+  m.impl("rotary_kv_cache_write", &trivet_cpu::rotary_kv_cache_write);
   m.impl("paged_attention", &trivet_cpu::paged_attention);
   m.impl("paged_attention_out", &trivet_cpu::paged_attention_out);
 }

@@ -43,10 +43,8 @@ inline void check_cache(const Arg& x, const Arg& cache, const char* op) {
   require(cache.contiguous(), op, "the caches must be contiguous");
 }
 
-inline void kv_cache_write(StableIValue* stack, uint64_t, uint64_t) {
-  const char* op = "kv_cache_write";
-  Arg k(stack[0]), v(stack[1]), k_cache(stack[2]), v_cache(stack[3]), slots(stack[4]);
-  for (Arg* a : {&k, &v, &k_cache, &v_cache, &slots}) a->read();
+inline void check_caches(const Arg& k, const Arg& v, const Arg& k_cache, const Arg& v_cache,
+                         const Arg& slots, const char* op) {
   check_cache(k, k_cache, op);
   check_cache(v, v_cache, op);
   require(same_sizes(k_cache, v_cache, 2), op, "the caches must have the same blocks");
@@ -54,14 +52,31 @@ inline void kv_cache_write(StableIValue* stack, uint64_t, uint64_t) {
   require(k.dim == v.dim && same_sizes(k, v, k.dim - 2) && slots.dim == k.dim - 2 &&
               same_sizes(slots, k, slots.dim),
           op, "k, v and slots must have the same tokens");
+}
+
+// Where each token goes, below 0 nowhere; every slot is checked before anything is written.
+struct Slots {
+  const Operand held;
+  const int64_t* at;
+  int64_t step;
+  Slots(const Arg& slots, const Arg& cache, const char* op)
+      : held(slots, 0), at(held.data<int64_t>()), step(held.rows.stride) {
+    const int64_t places = cache.size(0) * cache.size(1);
+    for (int64_t i = 0; i < held.rows.count; i++)
+      require(at[i * step] < places, op, "a slot lies behind the end of the cache");
+  }
+};
+
+inline void kv_cache_write(StableIValue* stack, uint64_t, uint64_t) {
+  const char* op = "kv_cache_write";
+  Arg k(stack[0]), v(stack[1]), k_cache(stack[2]), v_cache(stack[3]), slots(stack[4]);
+  for (Arg* a : {&k, &v, &k_cache, &v_cache, &slots}) a->read();
+  check_caches(k, v, k_cache, v_cache, slots, op);
   Tokens tk = collapse(k, 2, op, "the token dims of k must collapse into one");
   Tokens tv = collapse(v, 2, op, "the token dims of v must collapse into one");
   if (tk.count == 0) return;
-  const int64_t block_size = k_cache.size(1), places = k_cache.size(0) * block_size;
-  const Operand places_of(slots, 0);
-  const int64_t *slot = places_of.data<int64_t>(), step = places_of.rows.stride;
-  for (int64_t i = 0; i < tk.count; i++)
-    require(slot[i * step] < places, op, "a slot lies behind the end of the cache");
+  const int64_t block_size = k_cache.size(1);
+  const Slots slot(slots, k_cache, op);
   const int64_t itemsize = (int64_t)aoti_torch_dtype_element_size(k.dtype);
   CacheCopy keys(k, k_cache, tk, itemsize), values(v, v_cache, tv, itemsize);
   require(apart(span_of(keys.to, k_cache), span_of(values.to, v_cache)), op,
@@ -69,7 +84,7 @@ inline void kv_cache_write(StableIValue* stack, uint64_t, uint64_t) {
   const int64_t bytes = 2 * (keys.row * keys.heads + values.row * values.heads);
   over_rows(tk.count, bytes, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
-      int64_t at = slot[i * step];
+      int64_t at = slot.at[i * slot.step];
       if (at < 0) continue;
       keys.copy(i, at / block_size, at % block_size);
       values.copy(i, at / block_size, at % block_size);

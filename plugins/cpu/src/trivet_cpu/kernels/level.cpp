@@ -14,6 +14,7 @@ extern "C" __attribute__((visibility("hidden"))) const Table TRIVET_CPU_LEVEL = 
      fused_add_rms_norm<bf16, float>, fused_add_rms_norm<bf16, bf16>},
     {silu_and_mul<float>, silu_and_mul<bf16>},
     {rotary<float>, rotary<bf16>},
+    {rotary_cache<float>, rotary_cache<bf16>},
     {attention<float>, attention<bf16>},
     attention_scratch,
     grid,

@@ -58,6 +58,18 @@ INLINE float add_and_mean_square(const X* x, const X* residual, X* sum, int64_t 
   return s.mean(hidden);
 }
 
+// The sums behind the elements that the mean square is taken over.
+template <class X>
+INLINE void add_rest(const X* x, const X* residual, X* sum, int64_t i, int64_t hidden) {
+  for (; i + 2 * VL <= hidden; i += 2 * VL)
+    store_pair_rounded(sum + i, load_pair<X>(x + i) + load_pair<X>(residual + i));
+  if (i < hidden) {
+    int64_t n = hidden - i;
+    store_pair_first(sum + i, load_pair_first<X>(x + i, n) + load_pair_first<X>(residual + i, n),
+                     n);
+  }
+}
+
 // How f = x * rsqrt(...) meets the weight; the order of rounding is part of the operator.
 template <class X, class W, bool IN_FLOAT32, bool OFFSET>
 INLINE Pair weighted(Pair f, Pair w, vf offset) {
@@ -88,7 +100,7 @@ void norm_rows(const NormArgs& a, int64_t begin, int64_t end) {
   X* y = (X*)a.y + begin * a.y_stride;
   const W* w = (const W*)a.weight;
   for (int64_t row = begin; row < end; row++, x += a.x_stride, y += a.y_stride) {
-    float inverse = 1.0f / square_root(mean_square(x, a.hidden) + a.eps);
+    float inverse = 1.0f / square_root(mean_square(x, a.seen) + a.eps);
     scale_row<X, W, IN_FLOAT32, OFFSET>(x, w, y, a.hidden, inverse, a.offset);
   }
 }
@@ -101,8 +113,8 @@ void add_norm_rows(const NormArgs& a, int64_t begin, int64_t end) {
   X* y = (X*)a.y + begin * a.y_stride;
   const W* w = (const W*)a.weight;
   for (int64_t row = begin; row < end; row++) {
-    float inverse =
-        1.0f / square_root(add_and_mean_square(x, residual, sum, a.hidden) + a.eps);
+    float inverse = 1.0f / square_root(add_and_mean_square(x, residual, sum, a.seen) + a.eps);
+    if (a.seen < a.hidden) add_rest(x, residual, sum, a.seen, a.hidden);
     scale_row<X, W, IN_FLOAT32, OFFSET>(sum, w, y, a.hidden, inverse, a.offset);
     x += a.x_stride;
     residual += a.residual_stride;

@@ -7,10 +7,12 @@ namespace trivet_cpu {
 struct NormScalars {
   float eps, offset;
   bool weight_in_float32;
-  explicit NormScalars(const StableIValue* s)
+  int64_t variance_size;  // 0: the whole row
+  NormScalars(const StableIValue* s, bool prefix)
       : eps((float)as_double(s[0])),
         offset((float)as_double(s[1])),
-        weight_in_float32(as_bool(s[2])) {}
+        weight_in_float32(as_bool(s[2])),
+        variance_size(prefix ? as_int(s[3]) : 0) {}
 };
 
 inline NormTypes norm_types(const Arg& x, const Arg& weight, const char* op) {
@@ -43,6 +45,9 @@ inline NormTypes norm_common(const Arg& x, const Arg& weight, const NormScalars&
   require(weight.dim == 1 && weight.size(0) == x.size(-1), op,
           "weight must be one dim as long as the last dim of x");
   a.hidden = x.size(-1);
+  require(s.variance_size >= 0 && s.variance_size <= a.hidden, op,
+          "variance_size must be from 0 to the last dim of x");
+  a.seen = s.variance_size ? s.variance_size : a.hidden;
   a.eps = s.eps;
   a.offset = s.offset;
   a.weight_in_float32 = s.weight_in_float32;
@@ -70,11 +75,12 @@ inline void run_rms_norm(const Arg& x, const Arg& weight, const NormScalars& s, 
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
 }
 
+template <bool PREFIX>
 inline void rms_norm(StableIValue* stack, uint64_t, uint64_t) {
   Arg x(stack[0]), weight(stack[1]);
   x.read();
   weight.read();
-  NormScalars s(stack + 2);
+  NormScalars s(stack + 2, PREFIX);
   require(x.dim >= 1, "rms_norm", "x must have at least one dim");
   activation_type(x, "rms_norm");
   Arg y(fresh(x, x.size(-1), "rms_norm"));
@@ -82,18 +88,20 @@ inline void rms_norm(StableIValue* stack, uint64_t, uint64_t) {
   run_rms_norm(x, weight, s, y, false, "rms_norm");
   stack[0] = y.give();
 }
+template <bool PREFIX>
 inline void rms_norm_out(StableIValue* stack, uint64_t, uint64_t) {
-  Arg x(stack[0]), weight(stack[1]), out(stack[5]);
+  Arg x(stack[0]), weight(stack[1]), out(stack[5 + PREFIX]);
   x.read();
   weight.read();
   out.read();
-  run_rms_norm(x, weight, NormScalars(stack + 2), out, false, "rms_norm_out");
+  run_rms_norm(x, weight, NormScalars(stack + 2, PREFIX), out, false, "rms_norm_out");
 }
+template <bool PREFIX>
 inline void rms_norm_inplace(StableIValue* stack, uint64_t, uint64_t) {
   Arg x(stack[0]), weight(stack[1]);
   x.read();
   weight.read();
-  run_rms_norm(x, weight, NormScalars(stack + 2), x, true, "rms_norm_");
+  run_rms_norm(x, weight, NormScalars(stack + 2, PREFIX), x, true, "rms_norm_");
 }
 
 inline void run_fused_add(const Arg& x, const Arg& residual, const Arg& weight,
@@ -127,13 +135,14 @@ inline void run_fused_add(const Arg& x, const Arg& residual, const Arg& weight,
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
 }
 
+template <bool PREFIX>
 inline void fused_add_rms_norm(StableIValue* stack, uint64_t, uint64_t) {
   const char* op = "fused_add_rms_norm";
   Arg x(stack[0]), residual(stack[1]), weight(stack[2]);
   x.read();
   residual.read();
   weight.read();
-  NormScalars s(stack + 3);
+  NormScalars s(stack + 3, PREFIX);
   require(x.dim >= 1, op, "x must have at least one dim");
   activation_type(x, op);
   Arg y(fresh(x, x.size(-1), op)), sum(fresh(x, x.size(-1), op));
@@ -143,18 +152,21 @@ inline void fused_add_rms_norm(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = y.give();
   stack[1] = sum.give();
 }
+template <bool PREFIX>
 inline void fused_add_rms_norm_out(StableIValue* stack, uint64_t, uint64_t) {
-  Arg x(stack[0]), residual(stack[1]), weight(stack[2]), y(stack[6]), sum(stack[7]);
+  Arg x(stack[0]), residual(stack[1]), weight(stack[2]);
+  Arg y(stack[6 + PREFIX]), sum(stack[7 + PREFIX]);
   for (Arg* a : {&x, &residual, &weight, &y, &sum}) a->read();
-  run_fused_add(x, residual, weight, NormScalars(stack + 3), y, sum, false,
+  run_fused_add(x, residual, weight, NormScalars(stack + 3, PREFIX), y, sum, false,
                 "fused_add_rms_norm_out");
 }
+template <bool PREFIX>
 inline void fused_add_rms_norm_inplace(StableIValue* stack, uint64_t, uint64_t) {
   Arg x(stack[0]), residual(stack[1]), weight(stack[2]);
   x.read();
   residual.read();
   weight.read();
-  run_fused_add(x, residual, weight, NormScalars(stack + 3), x, residual, true,
+  run_fused_add(x, residual, weight, NormScalars(stack + 3, PREFIX), x, residual, true,
                 "fused_add_rms_norm_");
 }
 

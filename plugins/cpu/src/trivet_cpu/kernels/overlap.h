@@ -51,4 +51,30 @@ inline void require_distinct(const Tokens& rows, const Arg& a, const char* op) {
           "what is written must not be expanded: its tokens or heads share memory");
 }
 
+// A row of heads for each token, as a part of a packed projection has them.
+struct Heads {
+  const void* at;
+  int64_t heads, stride, head_stride;  // strides in elements
+  bool dense(int64_t width) const { return heads <= 1 || head_stride == width; }
+  Span rows(int64_t tokens, int64_t width, int64_t itemsize) const {
+    return {at, {tokens, stride}, heads * width, itemsize};
+  }
+};
+// Whether neither writes the other. Heads that are not dense may lie between those of the other;
+// of them only the beginnings are compared.
+inline bool heads_apart(const Heads& a, const Heads& b, int64_t tokens, int64_t width,
+                        int64_t itemsize) {
+  if (a.heads == 0 || b.heads == 0 || width == 0) return true;
+  if (a.at == b.at) return false;
+  if (!a.dense(width) || !b.dense(width)) return true;
+  return apart(a.rows(tokens, width, itemsize), b.rows(tokens, width, itemsize));
+}
+// Whether no byte between the first and the last of the heads belongs to a run of bytes.
+inline bool heads_outside(const Heads& a, const Span& run, int64_t tokens, int64_t width,
+                          int64_t itemsize) {
+  if (a.heads == 0 || tokens == 0 || width == 0) return true;
+  const int64_t last = (tokens - 1) * a.stride + (a.heads - 1) * a.head_stride + width;
+  return apart({a.at, {1, 0}, last, itemsize}, run);
+}
+
 }  // namespace trivet_cpu

@@ -6,6 +6,7 @@
 namespace {
 
 using trivet_cpu::RotaryArgs;
+using trivet_cpu::RotaryCacheArgs;
 using trivet_cpu::RotaryPart;
 
 // Pairs (i, i + half). COSINES is how cos and sin are read: float when they lie in the order of T
@@ -95,8 +96,23 @@ INLINE void rotate_pairs(const T* in, T* out, const float* cos, const float* sin
   for (; i < half; i++) rotate_one_pair(in + 2 * i, out + 2 * i, cos[i], sin[i]);
 }
 
+// Copies the row of v to its slot.
+template <class T>
+INLINE void keep_value(const RotaryPart& v, int64_t token, int64_t slot, int64_t head_dim) {
+  const T* in = (const T*)v.in + token * v.in_stride;
+  T* out = (T*)v.out + slot * v.out_stride;
+  if (v.in_head_stride == head_dim) {
+    __builtin_memcpy(out, in, v.heads * head_dim * sizeof(T));
+    return;
+  }
+  for (int64_t h = 0; h < v.heads; h++, in += v.in_head_stride, out += head_dim)
+    __builtin_memcpy(out, in, head_dim * sizeof(T));
+}
+
+// With a cache, k is rotated into its slot and v is copied; a token without a slot keeps both out.
 template <class T, bool INTERLEAVED>
-INLINE void rotate_tokens(const RotaryArgs& a, int64_t begin, int64_t end) {
+INLINE void rotate_tokens(const RotaryArgs& a, const RotaryCacheArgs* cache, int64_t begin,
+                          int64_t end) {
   const int64_t kept = a.head_dim - 2 * a.half;
   const bool order = !INTERLEAVED && sizeof(T) < 4 && a.half <= ORDERED;
   float ordered_cos[ORDERED], ordered_sin[ORDERED];
@@ -112,7 +128,13 @@ INLINE void rotate_tokens(const RotaryArgs& a, int64_t begin, int64_t end) {
     for (int p = 0; p < a.parts; p++) {
       const RotaryPart& part = a.part[p];
       const T* in = (const T*)part.in + token * part.in_stride;
-      T* out = (T*)part.out + token * part.out_stride;
+      int64_t row = token;
+      if (cache && p == 1) {
+        row = cache->slots[token * cache->slot_step];
+        if (row < 0) break;
+        keep_value<T>(cache->v, token, row, a.head_dim);
+      }
+      T* out = (T*)part.out + row * part.out_stride;
       for (int64_t h = 0; h < part.heads; h++) {
         if constexpr (INTERLEAVED)
           rotate_pairs(in, out, cos, sin, a.half);
@@ -131,8 +153,13 @@ INLINE void rotate_tokens(const RotaryArgs& a, int64_t begin, int64_t end) {
 
 template <class T>
 void rotary(const RotaryArgs& a, int64_t begin, int64_t end) {
-  if (a.interleaved) return rotate_tokens<T, true>(a, begin, end);
-  return rotate_tokens<T, false>(a, begin, end);
+  if (a.interleaved) return rotate_tokens<T, true>(a, nullptr, begin, end);
+  return rotate_tokens<T, false>(a, nullptr, begin, end);
+}
+template <class T>
+void rotary_cache(const RotaryCacheArgs& a, int64_t begin, int64_t end) {
+  if (a.rotary.interleaved) return rotate_tokens<T, true>(a.rotary, &a, begin, end);
+  return rotate_tokens<T, false>(a.rotary, &a, begin, end);
 }
 
 }  // namespace

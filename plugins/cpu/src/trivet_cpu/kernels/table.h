@@ -18,6 +18,7 @@ struct NormArgs {
   void* y;
   int64_t x_stride, y_stride;
   int64_t hidden;
+  int64_t seen;  // elements of a row that its mean square is taken over, from the first one
   float eps, offset;
   bool weight_in_float32;
 };
@@ -55,6 +56,15 @@ struct RotaryArgs {
   bool interleaved;
 };
 
+// Rotates q in place and k into the cache: part[1].out is the cache, its out_stride from slot to
+// slot. v lies as a part does, and has the heads of k.
+struct RotaryCacheArgs {
+  RotaryArgs rotary;
+  RotaryPart v;
+  const int64_t* slots;
+  int64_t slot_step;
+};
+
 struct AttentionArgs {
   const void *q, *k, *v;
   void* out;
@@ -79,6 +89,7 @@ struct Table {
   void (*fused_add_rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
   void (*silu_and_mul[TYPES])(const GateArgs&, int64_t begin, int64_t end);
   void (*rotary[TYPES])(const RotaryArgs&, int64_t begin, int64_t end);
+  void (*rotary_cache[TYPES])(const RotaryCacheArgs&, int64_t begin, int64_t end);
   // False when the block table names a block that does not exist.
   bool (*attention[TYPES])(const AttentionArgs&, const AttentionTile&, float* scratch);
   int64_t (*attention_scratch)(int64_t head_dim);  // floats
