@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,21 +174,45 @@ def gates(name: str, tokens: int, hidden: int) -> Iterator[Cell]:
     )
 
 
+DECODED = [(1, 512), (16, 512), (1, 4096), (16, 4096)]  # sequences, keys of each
+DECODE_BARS = 2, 0.35  # over torch, of a copy: of every such cell
+
+
 def decoding(name: str, seqs: int, keys: int) -> Iterator[Cell]:
-    """paged_attention of one query a sequence: 32 heads, 8 key heads, pages in random order."""
-    pages = keys // PAGE
-    k, v = (torch.randn(seqs * pages, PAGE, KV_HEADS, HEAD_DIM).to(DTYPES[name]) for _ in range(2))
+    """paged_attention of one query a sequence: 32 heads, 8 key heads, pages in random order.
+
+    torch's forms gather the pages of a sequence, and compute in bfloat16 or in float32.
+    """
+    pages, dtype = keys // PAGE, DTYPES[name]
+    k, v = (
+        torch.empty(seqs * pages, PAGE, KV_HEADS, HEAD_DIM, dtype=dtype).normal_() for _ in range(2)
+    )
     table = torch.randperm(seqs * pages).view(seqs, pages).int()
-    q = torch.randn(seqs, 32, HEAD_DIM).to(DTYPES[name])
+    q = torch.randn(seqs, 32, HEAD_DIM).to(dtype)
     start, lens = torch.arange(seqs + 1).int(), torch.full((seqs,), keys).int()
 
-    def gather_and_attend() -> Tensor:
+    def gathered(wide: torch.dtype) -> tuple[Tensor, Tensor]:
         chosen = table.long()
-        keys_of, values_of = (c[chosen].flatten(1, 2).transpose(1, 2) for c in (k, v))
+        found = (c[chosen].flatten(1, 2).transpose(1, 2).to(wide) for c in (k, v))
+        return next(found), next(found)
+
+    def product(wide: torch.dtype) -> Tensor:
+        keys_of, values_of = gathered(wide)
         return functional.scaled_dot_product_attention(
-            q[:, :, None], keys_of, values_of, enable_gqa=True
+            q[:, :, None].to(wide), keys_of, values_of, enable_gqa=True
         )
 
+    def composite(wide: torch.dtype) -> Tensor:
+        keys_of, values_of = gathered(wide)
+        grouped = q.to(wide).view(seqs, KV_HEADS, -1, HEAD_DIM)
+        scores = (grouped @ keys_of.mT) * HEAD_DIM**-0.5
+        mixed: Tensor = scores.float().softmax(-1).to(wide) @ values_of
+        return mixed
+
+    forms: dict[str, Call] = {}
+    for label, wide in DTYPES.items():
+        forms[f"SDPA {label}"] = partial(product, wide)
+        forms[f"composite {label}"] = partial(composite, wide)
     yield Cell(
         "paged_attention",
         name,
@@ -195,7 +220,7 @@ def decoding(name: str, seqs: int, keys: int) -> Iterator[Cell]:
         True,
         lambda: attention.paged_attention(q, k, v, table, start, lens, 1, keys, HEAD_DIM**-0.5, []),
         None,
-        {"gather and attend": gather_and_attend},
+        forms,
         k.nbytes + v.nbytes,
     )
 
@@ -209,7 +234,7 @@ def cells(quick: bool) -> Iterator[Cell]:
             for n in tokens:
                 for h in hidden:
                     yield from make(name, n, h)
-        for seqs, keys in [(1, 512), (16, 512)] if quick else [(1, 512), (16, 512), (4, 4096)]:
+        for seqs, keys in DECODED[:2] if quick else DECODED:
             yield from decoding(name, seqs, keys)
 
 
@@ -265,12 +290,12 @@ def measure(cell: Cell, rounds: int) -> dict[str, float]:
     targets = [torch.ones_like(t) for t in sources]
     calls: dict[str, Call] = {
         "ours": cell.ours,
-        "fresh copy": lambda: [torch.empty_like(t).copy_(t) for t in sources],
         "kept copy": lambda: [t.copy_(s) for t, s in zip(targets, sources, strict=True)],
         **cell.torch,
     }
     if cell.kept:
         calls["kept"] = cell.kept
+        calls["fresh copy"] = lambda: [torch.empty_like(t).copy_(t) for t in sources]
     times = medians(calls, rounds, results if cell.big else None)
     figures = {
         "us": times["ours"] * 1e6,
@@ -305,6 +330,8 @@ def summary(operator: str, dtype: str, found: list[tuple[Cell, dict[str, float]]
     fractions = [f["fraction_of_copy"] for c, f in found if c.big]
     barred = operator in BARRED
     bars = (f"; bar {BARS[dtype]}", "; bar 1", f"; bar {COPY_BAR}") if barred else ("", "", "")
+    if operator == "paged_attention":
+        bars = ("", f"; bar {DECODE_BARS[0]}", f"; bar {DECODE_BARS[1]}")
     head = f"cpu_kernels.{operator}.{dtype}"
     return [
         Row(f"{head}.geomean_vs_torch", statistics.geometric_mean(ratios), "x",

@@ -23,6 +23,8 @@ CASES = [
 FIRST = [pytest.param(op, id=name) for name, op in OPS.items()]
 
 SCHEMAS = {
+    "attention": "(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal=False, "
+    "SymInt window=0, float soft_cap=0.0) -> Tensor",
     "silu_and_mul": "(Tensor x) -> Tensor",
     "paged_attention": "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, "
     "Tensor query_start, Tensor seq_lens, SymInt max_query_len, SymInt max_seq_len, float scale, "

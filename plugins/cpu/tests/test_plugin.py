@@ -60,7 +60,7 @@ def test_every_implementation_is_accepted(dev):
 def test_without_kernels_torch_and_the_references_remain(monkeypatch):
     monkeypatch.setattr(plugin, "library", lambda: Library({}, "not built"))
     names = {f.__module__ for f in plugin.trivet_implementations(this_machine())}
-    assert names == {"trivet_cpu.linear", "trivet_cpu.selection"}
+    assert names == {"trivet_cpu.dense_attention", "trivet_cpu.linear", "trivet_cpu.selection"}
 
 
 def test_an_engine_holds_the_kernel_itself(dev):
@@ -86,8 +86,16 @@ def test_the_packed_product_is_chosen_by_rows(dev):
     })})  # fmt: skip
     weight = torch.randn(96, 64)
     handle = plan.prepare("head", weight)
-    chosen = {1: linear.linear_packed, 3: linear.linear_packed, 4: linear.linear_packed_float32,
-              256: linear.linear_packed_float32, 257: linear.linear_packed}  # fmt: skip
+    measured = (
+        (linear.FACTS.grid, linear.linear_packed_grid),
+        (linear.FACTS.float32, linear.linear_packed_float32),
+        ((0, 10**6), linear.linear_packed),
+    )
+    edges = {1, 300} | {n for limits, _ in measured[:2] for n in limits or () if n}
+    chosen = {
+        n: next(f for limits, f in measured if limits and limits[0] <= n <= limits[1])
+        for n in sorted(edges | {n + 1 for n in edges})
+    }
     for rows, function in chosen.items():
         step = plan.at(rows=rows)
         assert step.head is function

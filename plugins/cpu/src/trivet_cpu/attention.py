@@ -1,4 +1,4 @@
-"""paged_attention: tiles of queries over pages, softmax computed online in float32."""
+"""paged_attention and attention: tiles of queries over pages, softmax online in float32."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Final
 
 from torch import Tensor
 
-from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of, rows
+from trivet.contracts import Term, absent, contiguous, dtype, equal, implements, one_of, rows
+from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse, refuse_layout, sources
 
 _SOURCES: Final = sources("attention.h", "attention_op.h")
 _attention = op("paged_attention")
 _attention_out = op("paged_attention_out")
+_dense = op("attention")
 
 _DOMAIN: Final[list[Term]] = [
     dtype("q", "float32", "bfloat16"),
@@ -93,3 +95,40 @@ def paged_attention_out(
         )
     except RuntimeError as error:
         refuse(error)
+
+
+def _rows(t: Tensor) -> Tensor:
+    """The tensor with dense rows of a head; tokens and heads may lie as they like."""
+    return t if t.stride(-1) == 1 else t.contiguous()
+
+
+@implements(
+    "attention@1",
+    name="vec",
+    domain=[dtype("q", "float32", "bfloat16"), absent("mask"), equal("value_dim", "head_dim")],
+    sources=sources("attention.h", "attention_op.h", "dense_attention_op.h"),
+    deterministic=True,
+    batch_invariant=True,
+)
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool = False,
+    window: int = 0,
+    soft_cap: float = 0.0,
+) -> Tensor:
+    """Attends densely into a fresh tensor: keys and values are one page a sequence."""
+    if mask is not None:
+        msg = "attention: the tiles take no mask"
+        raise DomainError(msg, fix="bind the operator instead of calling the kernel")
+    batch, queries = q.shape[:2]
+    if batch > 1 and q.stride(0) != queries * q.stride(1):  # tokens of all sequences in one run
+        q = q.contiguous()
+    try:
+        result: Tensor = _dense(_rows(q), _rows(k), _rows(v), scale, causal, window, soft_cap)
+    except RuntimeError as error:
+        refuse(error)
+    return result

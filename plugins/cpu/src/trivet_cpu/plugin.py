@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
 
 from trivet.contracts import DeviceInfo
 from trivet_cpu._library import library
 from trivet_cpu.machine import this_machine
+
+BEFORE_KERNELS: Final = ("dense_attention",)
+KERNELS: Final = (
+    "activation",
+    "attention",
+    "kv_cache",
+    "norm",
+    "qk_norm",
+    "rotary",
+    "rotary_kv_cache",
+)
+AFTER: Final = ("linear", "selection")
+"""Modules of implementations, in the order in which they are preferred; none lists its functions
+twice."""
 
 
 def trivet_probe() -> bool | str:
@@ -21,48 +37,20 @@ def trivet_devices() -> Sequence[DeviceInfo]:
 
 
 def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
-    """The kernels where they were built, then oneDNN, then torch."""
+    """Torch where it is faster, the kernels where they were built, then torch for the rest."""
     del device
-    from trivet_cpu import linear, selection
+    kernels = () if library().reason else KERNELS
+    modules = [import_module(f"trivet_cpu.{n}") for n in (*BEFORE_KERNELS, *kernels, *AFTER)]
+    return [function for module in modules for function in offered(module)]
 
-    found: list[Callable[..., Any]] = []
-    if not library().reason:
-        from trivet_cpu import (
-            activation,
-            attention,
-            kv_cache,
-            norm,
-            qk_norm,
-            rotary,
-            rotary_kv_cache,
-        )
 
-        found += [
-            norm.rms_norm,
-            norm.rms_norm_,
-            norm.rms_norm_out,
-            norm.fused_add_rms_norm,
-            norm.fused_add_rms_norm_,
-            norm.fused_add_rms_norm_out,
-            qk_norm.qk_rms_norm,
-            qk_norm.qk_rms_norm_,
-            activation.silu_and_mul,
-            activation.silu_and_mul_out,
-            rotary.rotary_embedding,
-            rotary.rotary_embedding_,
-            kv_cache.kv_cache_write,
-            rotary_kv_cache.rotary_kv_cache_write,
-            attention.paged_attention,
-            attention.paged_attention_out,
-        ]
-    return [
-        *found,
-        *linear.measured(),
-        linear.linear_packed,
-        linear.linear,
-        selection.embedding,
-        selection.sample_token,
-    ]
+def offered(module: ModuleType) -> Sequence[Callable[..., Any]]:
+    """What a module implements, in the order in which it is written, or as it says itself."""
+    own: Callable[[], Sequence[Callable[..., Any]]] | None = getattr(module, "measured", None)
+    if own is not None:
+        return own()
+    found = vars(module).values()
+    return [f for f in found if hasattr(f, "__trivet__") and f.__module__ == module.__name__]
 
 
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:

@@ -87,10 +87,11 @@ INLINE void score_block(const float* q, const E* const* keys, int64_t width, flo
 }
 
 // Pages lie anywhere in memory, which no processor foresees: while keys are scored their values are
-// fetched, and while values are summed the next chunk's keys. `ahead` is null where it cannot pay.
+// fetched, and while values are summed the next chunk's keys; as far as the second cache, because
+// two chunks of floats are more than the first one holds. `ahead` is null where it cannot pay.
 template <class E>
 INLINE void fetch(const E* row, int64_t width) {
-  for (int64_t d = 0; d < width; d += 64 / (int64_t)sizeof(E)) __builtin_prefetch(row + d);
+  for (int64_t d = 0; d < width; d += 64 / (int64_t)sizeof(E)) __builtin_prefetch(row + d, 0, 2);
 }
 
 template <int R, class E>
@@ -271,8 +272,10 @@ void open_tile(const AttentionArgs& a, const AttentionTile& tile, Tile& t, float
     }
     t.top[r] = minus_infinity();
     t.total[r] = 0.0f;
-    t.high[r] = max(length - queries + query + 1, 0);
-    t.low[r] = a.window > 0 ? max(t.high[r] - a.window, 0) : 0;
+    const int64_t own = length - queries + query;  // the key at the query's position, if >= 0
+    const int64_t reach = a.window > 0 ? min(a.window, length - own) : length - own;
+    t.high[r] = max(own + (a.causal ? 1 : reach), 0);
+    t.low[r] = a.window > 0 ? max(max(own + 1, 0) - a.window, 0) : 0;
     t.from = min(t.from, t.low[r]);
     t.to = max(t.to, t.high[r]);
   }

@@ -133,6 +133,7 @@ inline void run_attention(Arg* args, const StableIValue* scalars, const Arg& out
   a.scale = (float)as_double(scalars[0]);
   a.window = as_int(scalars[1]);
   a.soft_cap = (float)as_double(scalars[2]);
+  a.causal = true;
   require(a.window >= 0 && a.soft_cap >= 0.0f, op, "window and soft_cap must not be negative");
   if (a.tokens == 0 || a.heads == 0 || a.head_dim == 0) return;
   a.out = out.inout();

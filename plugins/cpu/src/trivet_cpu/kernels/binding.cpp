@@ -2,6 +2,7 @@
 #include "activation_op.h"
 #include "attention_op.h"
 #include "grid_op.h"
+#include "dense_attention_op.h"
 #include "kv_cache_op.h"
 #include "norm_op.h"
 #include "qk_norm_op.h"
@@ -82,6 +83,8 @@ STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
         "Tensor(b!) k_cache, Tensor(c!) v_cache, Tensor slots, bool interleaved) -> ()");
   m.def("paged_attention(" PAGES ") -> Tensor");
   m.def("paged_attention_out(" PAGES ", Tensor(a!) out) -> ()");
+  m.def("attention(Tensor q, Tensor k, Tensor v, float scale, bool causal, int window, "
+        "float soft_cap) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CompositeExplicitAutograd, m) {
@@ -108,4 +111,5 @@ STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
   m.impl("rotary_kv_cache_write", &trivet_cpu::rotary_kv_cache_write);
   m.impl("paged_attention", &trivet_cpu::paged_attention);
   m.impl("paged_attention_out", &trivet_cpu::paged_attention_out);
+  m.impl("attention", &trivet_cpu::dense_attention);
 }

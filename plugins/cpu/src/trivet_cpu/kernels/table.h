@@ -76,6 +76,7 @@ struct AttentionArgs {
   int64_t v_block, v_slot, v_head;                // strides of the value cache
   int64_t blocks, block_size, max_blocks, window;  // window 0: no window
   float scale, soft_cap;                          // soft_cap 0: none
+  bool causal;
 };
 // One query tile: rows of (token, head of the group), at most TILE_ROWS, of one sequence and kv head.
 struct AttentionTile {
