@@ -19,52 +19,24 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
+from cpu_cells import COPY_FROM_TOKENS, DTYPES, Call, Cell, activations, gates, layer_norms
 from report import Row, picture, publish
 from torch import Tensor
 from torch.nn import functional
 
-from trivet_cpu import activation, attention, isa, norm, rotary
+from trivet_cpu import attention, isa, norm, rotary
 
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 BARS = {"bf16": 4, "fp32": 2}  # geometric mean over torch, of the operators in BARRED
 BARRED = ("rms_norm", "fused_add_rms_norm", "rotary_embedding")
-COPY_BAR, COPY_FROM_TOKENS = 0.55, 512
+COPY_BAR = 0.55
 HEAD_DIM, KV_HEADS, PAGE = 128, 8, 16
 SLICE_SECONDS = 3e-4  # a timed slice repeats calls that are shorter than this
-
-Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is timed for one shape.
-
-    Args:
-        operator: its name.
-        dtype: a key of ``DTYPES``.
-        shape: shown in the name of the row.
-        big: whether it counts for the fraction of a copy.
-        ours: the allocating form.
-        kept: the form that writes where it is told, if there is one.
-        torch: torch's forms by name.
-        nbytes: bytes read and written.
-    """
-
-    operator: str
-    dtype: str
-    shape: str
-    big: bool
-    ours: Call
-    kept: Call | None
-    torch: dict[str, Call]
-    nbytes: int
 
 
 def plain_rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -154,26 +126,6 @@ def rotary_cells(name: str, tokens: int, hidden: int) -> Iterator[Cell]:
     )
 
 
-def gates(name: str, tokens: int, hidden: int) -> Iterator[Cell]:
-    """silu_and_mul of rows of 2*hidden."""
-    x = torch.randn(tokens, 2 * hidden).to(DTYPES[name])
-    out = torch.empty_like(x[:, :hidden])
-    gate, up = x.chunk(2, -1)
-    yield Cell(
-        "silu_and_mul",
-        name,
-        f"{tokens}x{hidden}",
-        tokens >= COPY_FROM_TOKENS,
-        lambda: activation.silu_and_mul(x),
-        lambda: activation.silu_and_mul_out(x, out=out),
-        {
-            "two calls": lambda: functional.silu(gate) * up,
-            "second in place": lambda: functional.silu(gate).mul_(up),
-        },
-        x.nbytes + out.nbytes,
-    )
-
-
 DECODED = [(1, 512), (16, 512), (1, 4096), (16, 4096)]  # sequences, keys of each
 DECODE_BARS = 2, 0.35  # over torch, of a copy: of every such cell
 
@@ -230,7 +182,7 @@ def cells(quick: bool) -> Iterator[Cell]:
     tokens, hidden = ((1, 16, 512), (2048, 4096)) if quick else ((1, 16, 512, 4096),
                                                                  (2048, 4096, 7168))  # fmt: skip
     for name in DTYPES:
-        for make in (norms, rotary_cells, gates):
+        for make in (norms, layer_norms, rotary_cells, gates, activations):
             for n in tokens:
                 for h in hidden:
                     yield from make(name, n, h)
@@ -345,8 +297,9 @@ def summary(operator: str, dtype: str, found: list[tuple[Cell, dict[str, float]]
 @click.command()
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write figures here.")
 @click.option("--quick", is_flag=True, help="Fewer shapes and rounds.")
+@click.option("--op", "only", multiple=True, help="Only these operators.")
 @click.option("--isa", "level", type=click.Choice(isa.levels()), help="Another level.")
-def main(target: Path | None, quick: bool, level: str | None) -> None:
+def main(target: Path | None, quick: bool, only: tuple[str, ...], level: str | None) -> None:
     """Measures the kernels of the CPU package on one thread."""
     torch.set_num_threads(1)
     steady_heap()
@@ -354,6 +307,8 @@ def main(target: Path | None, quick: bool, level: str | None) -> None:
     details: list[Row] = []
     with torch.inference_mode(), isa.using(level or isa.level()):
         for cell in cells(quick):
+            if only and cell.operator not in only:
+                continue
             figures = measure(cell, 5 if quick else 11)
             found.setdefault((cell.operator, cell.dtype), []).append((cell, figures))
             details += rows_of(cell, figures)

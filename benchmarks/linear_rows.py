@@ -44,6 +44,12 @@ def weights_of(out: int, inner: int) -> list[Tensor]:
 Products = dict[str, Callable[[Tensor, int], object]]
 
 
+def packed(x: Tensor, pack: Tensor) -> Tensor:
+    """The product of oneDNN over a reordered weight."""
+    result: Tensor = linear._pointwise(x, pack, None, "none", [], "")  # noqa: SLF001
+    return result
+
+
 def float32(weights: list[Tensor]) -> Products:
     """Ways to multiply float32 rows."""
     packs = [linear._reorder_float32({}, w, None) for w in weights]  # noqa: SLF001  # measured here
@@ -52,7 +58,7 @@ def float32(weights: list[Tensor]) -> Products:
         raise RuntimeError(msg)
     return {
         "torch": lambda x, i: torch_linear(x, weights[i]),
-        "onednn": lambda x, i: linear._pointwise(x, packs[i][0], None, "none", [], ""),  # noqa: SLF001
+        "onednn": lambda x, i: packed(x, packs[i][0]),
         "grid": lambda x, i: linear._grid_product(x, *packs[i][1:], packs[i][2], False),  # noqa: SLF001
     }
 
@@ -63,16 +69,14 @@ def bfloat16(weights: list[Tensor]) -> Products:
     wide = [linear._widen({}, w, None)[0] for w in narrow]  # noqa: SLF001
     found: Products = {
         "torch": lambda x, i: torch_linear(x, narrow[i]),
-        "widened": lambda x, i: linear._pointwise(
-            x.float(), wide[i], None, "none", [], ""
-        ).bfloat16(),  # noqa: SLF001
+        "widened": lambda x, i: packed(x.float(), wide[i]).bfloat16(),
     }
     try:
         packs = [linear._reorder({}, w, None)[0] for w in narrow]  # noqa: SLF001
     except RuntimeError as error:
         print(f"oneDNN does not pack bfloat16 here: {error}", file=sys.stderr)
     else:
-        found["onednn"] = lambda x, i: linear._pointwise(x, packs[i], None, "none", [], "")  # noqa: SLF001
+        found["onednn"] = lambda x, i: packed(x, packs[i])
     return found
 
 

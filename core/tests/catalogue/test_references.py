@@ -26,6 +26,10 @@ SCHEMAS = {
     "attention": "(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal=False, "
     "SymInt window=0, float soft_cap=0.0) -> Tensor",
     "silu_and_mul": "(Tensor x) -> Tensor",
+    "gelu_and_mul": '(Tensor x, str approximate="none") -> Tensor',
+    "silu": "(Tensor x) -> Tensor",
+    "gelu": '(Tensor x, str approximate="none") -> Tensor',
+    "layer_norm": "(Tensor x, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> Tensor",
     "paged_attention": "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, "
     "Tensor query_start, Tensor seq_lens, SymInt max_query_len, SymInt max_seq_len, float scale, "
     'Tensor[] schedule, SymInt window=0, float soft_cap=0.0, str layout="NHD") -> Tensor',

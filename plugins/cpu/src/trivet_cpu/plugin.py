@@ -16,6 +16,7 @@ KERNELS: Final = (
     "activation",
     "attention",
     "kv_cache",
+    "layer_norm",
     "norm",
     "qk_norm",
     "rotary",

@@ -4,6 +4,7 @@
 #include "grid_op.h"
 #include "dense_attention_op.h"
 #include "kv_cache_op.h"
+#include "layer_norm_op.h"
 #include "norm_op.h"
 #include "qk_norm_op.h"
 #include "rotary_cache_op.h"
@@ -53,6 +54,7 @@ static void set_isa(StableIValue* stack, uint64_t, uint64_t) {
   m.impl("fused_add_rms_norm" NAME, &trivet_cpu::fused_add_rms_norm<PREFIX>);                  \
   m.impl("fused_add_rms_norm" NAME "_out", &trivet_cpu::fused_add_rms_norm_out<PREFIX>);       \
   m.impl("fused_add_rms_norm" NAME "_", &trivet_cpu::fused_add_rms_norm_inplace<PREFIX>)
+#define LAYER_NORM "Tensor x, Tensor? weight, Tensor? bias, float eps"
 #define PAGES                                                                               \
   "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor query_start, "      \
   "Tensor seq_lens, float scale, int window, float soft_cap"
@@ -71,6 +73,17 @@ STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
         ") -> ()");
   m.def("silu_and_mul(Tensor x) -> Tensor");
   m.def("silu_and_mul_out(Tensor x, Tensor(a!) out) -> ()");
+  m.def("gelu_and_mul(Tensor x, bool tanh) -> Tensor");
+  m.def("gelu_and_mul_out(Tensor x, bool tanh, Tensor(a!) out) -> ()");
+  m.def("silu(Tensor x) -> Tensor");
+  m.def("silu_(Tensor(a!) x) -> ()");
+  m.def("silu_out(Tensor x, Tensor(a!) out) -> ()");
+  m.def("gelu(Tensor x, bool tanh) -> Tensor");
+  m.def("gelu_(Tensor(a!) x, bool tanh) -> ()");
+  m.def("gelu_out(Tensor x, bool tanh, Tensor(a!) out) -> ()");
+  m.def("layer_norm(" LAYER_NORM ") -> Tensor");
+  m.def("layer_norm_(Tensor(a!) x, Tensor? weight, Tensor? bias, float eps) -> ()");
+  m.def("layer_norm_out(" LAYER_NORM ", Tensor(a!) out) -> ()");
   m.def("rotary_q(Tensor q, Tensor cos, Tensor sin, bool interleaved) -> Tensor");
   m.def("rotary_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved)"
         " -> (Tensor, Tensor)");
@@ -102,6 +115,17 @@ STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
   m.impl("qk_norm_", &trivet_cpu::qk_norm_inplace);
   m.impl("silu_and_mul", &trivet_cpu::silu_and_mul);
   m.impl("silu_and_mul_out", &trivet_cpu::silu_and_mul_out);
+  m.impl("gelu_and_mul", &trivet_cpu::gelu_and_mul);
+  m.impl("gelu_and_mul_out", &trivet_cpu::gelu_and_mul_out);
+  m.impl("silu", &trivet_cpu::silu);
+  m.impl("silu_", &trivet_cpu::silu_inplace);
+  m.impl("silu_out", &trivet_cpu::silu_out);
+  m.impl("gelu", &trivet_cpu::gelu);
+  m.impl("gelu_", &trivet_cpu::gelu_inplace);
+  m.impl("gelu_out", &trivet_cpu::gelu_out);
+  m.impl("layer_norm", &trivet_cpu::layer_norm);
+  m.impl("layer_norm_", &trivet_cpu::layer_norm_inplace);
+  m.impl("layer_norm_out", &trivet_cpu::layer_norm_out);
   m.impl("rotary_q", &trivet_cpu::rotary_q);
   m.impl("rotary_qk", &trivet_cpu::rotary_qk);
   m.impl("rotary_q_", &trivet_cpu::rotary_q_inplace);

@@ -57,9 +57,39 @@ INLINE vf select(vi mask, vf yes, vf no) {
 #endif
 }
 
-// Lanes of x where x is a NaN stay: the comparison is false for them.
-INLINE vf at_most(vf x, float high) { return select(x > splat(high), splat(high), x); }
-INLINE vf at_least(vf x, float low) { return select(x < splat(low), splat(low), x); }
+// Lanes of x where x is a NaN stay: the second operand of the instructions, and of a comparison
+// that is false for them.
+INLINE vf at_most(vf x, float high) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_min_ps((__m512)splat(high), (__m512)x);
+#elif defined(__AVX2__)
+  return (vf)_mm256_min_ps((__m256)splat(high), (__m256)x);
+#else
+  return select(x > splat(high), splat(high), x);
+#endif
+}
+INLINE vf at_least(vf x, float low) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_max_ps((__m512)splat(low), (__m512)x);
+#elif defined(__AVX2__)
+  return (vf)_mm256_max_ps((__m256)splat(low), (__m256)x);
+#else
+  return select(x < splat(low), splat(low), x);
+#endif
+}
+INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
+
+// 1 / x for x >= 1, within a unit in the last place; of infinity it is zero. A division of wide
+// vectors takes as long as all the rest of an activation.
+INLINE vf reciprocal(vf x) {
+#if defined(__AVX512F__)
+  const __m512 d = (__m512)x, r = _mm512_rcp14_ps(d);
+  const __mmask16 finite = _mm512_cmp_ps_mask(d, (__m512)splat(__builtin_inff()), _CMP_LT_OQ);
+  return (vf)_mm512_fmadd_ps(r, _mm512_maskz_fnmadd_ps(finite, d, r, (__m512)splat(1.0f)), r);
+#else
+  return 1.0f / x;
+#endif
+}
 
 // --- bfloat16 <-> float ----------------------------------------------------------------------
 

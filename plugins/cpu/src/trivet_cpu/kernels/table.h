@@ -7,6 +7,7 @@ namespace trivet_cpu {
 // (activation, weight) of the norms: two bits.
 enum NormTypes : int { F32_F32 = 0, F32_BF16 = 1, BF16_F32 = 2, BF16_BF16 = 3, NORM_TYPES = 4 };
 enum Type : int { F32 = 0, BF16 = 1, TYPES = 2 };
+enum Activation : int { SILU = 0, GELU = 1, GELU_TANH = 2, ACTIVATIONS = 3 };
 
 // Strides are counted in elements; rows are dense.
 struct NormArgs {
@@ -23,11 +24,20 @@ struct NormArgs {
   bool weight_in_float32;
 };
 
-struct GateArgs {
+struct LayerNormArgs {
+  const void* x;
+  const void *weight, *bias;  // null: absent
+  void* y;
+  int64_t x_stride, y_stride;
+  int64_t hidden;
+  float eps;
+};
+
+struct ActivationArgs {
   const void* x;
   void* y;
   int64_t x_stride, y_stride;
-  int64_t inter;
+  int64_t width;  // of y; with a gate x is twice as wide
 };
 
 struct GridArgs {
@@ -88,7 +98,10 @@ constexpr int TILE_ROWS = 32;
 struct Table {
   void (*rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
   void (*fused_add_rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
-  void (*silu_and_mul[TYPES])(const GateArgs&, int64_t begin, int64_t end);
+  void (*layer_norm[NORM_TYPES])(const LayerNormArgs&, int64_t begin, int64_t end);
+  void (*activation[ACTIVATIONS][TYPES])(const ActivationArgs&, int64_t begin, int64_t end);
+  void (*activation_and_mul[ACTIVATIONS][TYPES])(const ActivationArgs&, int64_t begin,
+                                                 int64_t end);
   void (*rotary[TYPES])(const RotaryArgs&, int64_t begin, int64_t end);
   void (*rotary_cache[TYPES])(const RotaryCacheArgs&, int64_t begin, int64_t end);
   // False when the block table names a block that does not exist.

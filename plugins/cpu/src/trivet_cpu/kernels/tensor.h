@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__)
@@ -89,6 +91,8 @@ class Arg {
     }
     return true;
   }
+  // False for an argument that was None: nothing of it may be read.
+  bool present() const { return handle_ != nullptr; }
   StableIValue give() {
     StableIValue v = 0;
     std::memcpy(&v, &handle_, sizeof handle_);
@@ -107,6 +111,10 @@ class Arg {
 inline double as_double(StableIValue v) { return torch::stable::detail::to<double>(v); }
 inline bool as_bool(StableIValue v) { return torch::stable::detail::to<bool>(v); }
 inline int64_t as_int(StableIValue v) { return torch::stable::detail::to<int64_t>(v); }
+// Of a "Tensor?": null where it is None.
+inline AtenTensorHandle as_optional(StableIValue v) {
+  return torch::stable::detail::to<std::optional<AtenTensorHandle>>(v).value_or(nullptr);
+}
 
 // The leading dims of a "*tokens ..." tensor seen as one dim.
 struct Tokens {
@@ -140,6 +148,7 @@ inline Tokens collapse(const Arg& a, int64_t trailing, const char* op, const cha
 class Operand {
  public:
   Operand(const Arg& a, int64_t trailing) {
+    if (!a.present()) return;
     if (collapses(a, trailing, rows) && (trailing == 0 || a.dense_last())) {
       data_ = a.in<char>();
       return;
