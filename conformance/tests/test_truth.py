@@ -74,16 +74,18 @@ def test_another_dtype_or_count_of_results_is_a_problem():
 
 def test_ties_may_be_decided_differently_and_are_counted():
     op = operators()["sample_token"]
-    point = make({"seqs": 2, "vocab": 6}, {}, {"T": torch.float32}, "all-equal@logits")
+    greedy = ("temperature",)
+    point = make({"seqs": 2, "vocab": 6}, {}, {"T": torch.float32}, "all-equal@logits", greedy)
     truth = Bench(0).truth(op, point)
-    assert judge(op, truth, [torch.tensor([5, 0])]).notes == ("1 ties were decided differently",)
+    notes = judge(op, truth, [torch.tensor([5, 0])]).notes
+    assert notes == ("1 close choices were decided differently",)
     assert judge(op, truth, [torch.tensor([6, 0])]).problems
 
 
 def test_a_choice_of_a_lower_score_is_wrong():
     op = operators()["sample_token"]
     truth = Bench(0).truth(op, make({"seqs": 2, "vocab": 6}, {}, {"T": torch.float32}))
-    wrong = truth.scores.argmin(-1)
+    wrong = truth.scores.upper.argmin(-1)
     assert judge(op, truth, [wrong]).problems
 
 

@@ -200,8 +200,11 @@ def linear_halves(x, packed, out_features, bias=None):
 
 
 @implements("sample_token@1", name="top", deterministic=True, batch_invariant=True)
-def sample_top(logits):
-    return OPS["sample_token"].reference(logits)
+def sample_top(
+    logits, temperature=None, top_k=None, top_p=None, min_p=None, seed=None, position=None
+):
+    rest = (temperature, top_k, top_p, min_p, seed, position)
+    return OPS["sample_token"].reference(logits, *rest)
 
 
 ALL = (

@@ -69,7 +69,7 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
         "glu": ("silu_and_mul", {**act, "inter": c.inter}),
         "down": linear(c.inter, c.hidden),
         "head": linear(c.hidden, c.vocab, tokens="rows"),
-        "sample": ("sample_token", {**act, "vocab": c.vocab, "seqs": "rows"}),
+        "sample": ("sample_token", {**act, "vocab": c.vocab, "seqs": "rows", "temperature": None}),
     }
 
 

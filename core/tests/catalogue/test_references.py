@@ -51,7 +51,12 @@ SCHEMAS = {
     'str pairing="neox", str layout="NHD") -> ()',
     "rotary_embedding": "(Tensor q, Tensor? k, Tensor cos, Tensor sin, "
     'str pairing="neox") -> Tensor[]',
-    "sample_token": "(Tensor logits) -> Tensor",
+    "sample_token": "(Tensor logits, Tensor? temperature=None, Tensor? top_k=None, "
+    "Tensor? top_p=None, Tensor? min_p=None, Tensor? seed=None, Tensor? position=None) -> Tensor",
+    "sample_token_part": "(Tensor logits, SymInt first, Tensor? temperature=None, "
+    "Tensor? seed=None, Tensor? position=None) -> (Tensor, Tensor)",
+    "penalize_logits": "(Tensor logits, Tensor tokens, Tensor prompt_lens, Tensor repetition, "
+    "Tensor presence, Tensor frequency) -> Tensor",
 }
 
 

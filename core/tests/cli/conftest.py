@@ -59,7 +59,9 @@ ACME = """
         return y if bias is None else y + bias
 
     @implements("sample_token@1", name="raises")
-    def raises(logits):
+    def raises(
+        logits, temperature=None, top_k=None, top_p=None, min_p=None, seed=None, position=None
+    ):
         raise RuntimeError("no such instruction")
 """
 """A plugin with a guarded, a derived, a prepared, an impossible and a failing implementation."""

@@ -60,7 +60,8 @@ def test_every_implementation_is_accepted(dev):
 def test_without_kernels_torch_and_the_references_remain(monkeypatch):
     monkeypatch.setattr(plugin, "library", lambda: Library({}, "not built"))
     names = {f.__module__ for f in plugin.trivet_implementations(this_machine())}
-    assert names == {"trivet_cpu.dense_attention", "trivet_cpu.linear", "trivet_cpu.selection"}
+    always = ("dense_attention", "greedy", "linear", "selection")
+    assert names == {f"trivet_cpu.{n}" for n in always}
 
 
 def test_an_engine_holds_the_kernel_itself(dev):
@@ -107,7 +108,9 @@ def test_the_packed_product_is_chosen_by_rows(dev):
 def test_properties_are_declared_where_they_are_tested():
     for function in plugin.trivet_implementations(this_machine()):
         for claim in function.__trivet__:
-            kernels_or_copies = claim.name == "vec" or function.__module__.endswith("selection")
+            kernels_or_copies = claim.name == "vec" or function.__module__.endswith(
+                ("selection", "greedy")
+            )
             declared = claim.properties & PROPERTIES
             assert declared == (PROPERTIES if kernels_or_copies else set()), claim.target
             assert "graph_safe" not in claim.properties  # there is no graph to capture into

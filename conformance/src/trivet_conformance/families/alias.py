@@ -19,7 +19,14 @@ from trivet.contracts.implementation import Implementation
 from trivet.errors import DomainError
 from trivet.runtime.checks import Watch, check_inputs
 from trivet.selection.derive import derive
-from trivet_conformance.calls.calling import Outcome, ProviderFault, copied, invoke, on_cpu
+from trivet_conformance.calls.calling import (
+    Outcome,
+    ProviderFault,
+    compute,
+    copied,
+    invoke,
+    on_cpu,
+)
 from trivet_conformance.calls.layouts import Layout, packable
 from trivet_conformance.calls.points import Point
 from trivet_conformance.families.case import (
@@ -219,6 +226,11 @@ def _one_tensor(
     placed = target.lay_out(bench, point, home)
     if placed is None:
         return value_finding(target, bench, point, home)
+    try:
+        compute(target.op, target.op.reference, bench.arguments(target.op, point))
+    except DomainError:
+        reason = f"{pair[1]} may not have the values of {pair[0]}"
+        return Finding(Status.NOT_RUN, reason, inputs=point.to_json())
     placed.arguments[pair[1]] = placed.arguments[pair[0]]
     try:
         outcome = invoke(target.op, target.form, target.implementation.function, placed)

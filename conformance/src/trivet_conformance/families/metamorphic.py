@@ -166,7 +166,10 @@ def mapped(truth: Truth, relation: Relation) -> Truth:
     def one(results: list[Tensor]) -> list[Tensor]:
         return relation.results(results, truth.arguments) if results else []
 
-    scores = one([truth.scores])[0] if truth.scores is not None else None
+    scores = truth.scores
+    if scores is not None:
+        lower, upper = one([scores.lower])[0], one([scores.upper])[0]
+        scores = replace(scores, lower=lower, upper=upper)
     return replace(
         truth,
         oracle=one(truth.oracle),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivet.contracts.cases import Scores
 from trivet.contracts.declaration import Operator
 from trivet_conformance.judging.statistics import FINITE, NAN, errors, kinds, rounding, same_bits
 from trivet_conformance.judging.truth import Truth
@@ -60,24 +61,46 @@ def _exact(truth: Truth, i: int, result: Tensor) -> Verdict:
 
 
 def _choice(truth: Truth, i: int, result: Tensor) -> Verdict:
-    right = truth.oracle[i]
+    right, scores = truth.oracle[i], truth.scores
+    if result.dtype.is_floating_point:
+        return _score_of_choice(scores, right, result)
     differ = result != right
     if not bool(differ.any()):
         return Verdict()
-    scores = truth.scores
     if scores is None:
         return Verdict((f"chose {result[differ][0]}, not {right[differ][0]}",), 1.0)
-    wild = (result < 0) | (result >= scores.shape[-1])
+    at = result - scores.first
+    wild = (at < 0) | (at >= scores.upper.shape[-1])
     if bool(wild.any()):
-        return Verdict((f"chose {result[wild][0]} of {scores.shape[-1]}",), 1.0)
-    own = scores.gather(-1, result.unsqueeze(-1)).squeeze(-1)
-    best = scores.gather(-1, right.unsqueeze(-1)).squeeze(-1)
-    tie = (own == best) | (own.isnan() & best.isnan())
-    wrong = differ & ~tie
+        return Verdict((f"chose {result[wild][0]} of {scores.upper.shape[-1]}",), 1.0)
+    wrong = differ & ~_open(scores).gather(-1, at.unsqueeze(-1)).squeeze(-1)
     if bool(wrong.any()):
-        at = _first(wrong)
-        return Verdict((f"row {at}: chose {int(result[at])}, not {int(right[at])}",), 1.0)
-    return Verdict(notes=(f"{int(differ.sum())} ties were decided differently",))
+        row = _first(wrong)
+        return Verdict((f"row {row}: chose {int(result[row])}, not {int(right[row])}",), 1.0)
+    return Verdict(notes=(f"{int(differ.sum())} close choices were decided differently",))
+
+
+def _open(scores: Scores) -> Tensor:
+    """The candidates that may be chosen: their upper bound reaches the largest lower one."""
+    nan = scores.upper.isnan()
+    best = scores.lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    reached = scores.upper >= best.amax(-1, keepdim=True)
+    return torch.where(nan.any(-1, keepdim=True), nan, reached)
+
+
+def _score_of_choice(scores: Scores | None, right: Tensor, result: Tensor) -> Verdict:
+    """The score beside an index lies within the bounds of the best."""
+    if scores is None:
+        wrong = ~same_bits(result, right.to(result.dtype), any_nan=True)
+    else:
+        low, high = scores.lower.amax(-1), scores.upper.amax(-1)  # a NaN wins here, too
+        low, high = low.to(result.dtype), high.to(result.dtype)
+        inside = (result >= low) & (result <= high)
+        wrong = ~(inside | (result.isnan() & high.isnan()))
+    if not bool(wrong.any()):
+        return Verdict()
+    row = _first(wrong)
+    return Verdict((f"row {row}: score {float(result[row])}, not {float(right[row]):.6g}",), 1.0)
 
 
 def _statistical(truth: Truth, i: int, result: Tensor) -> Verdict:
@@ -162,16 +185,20 @@ def _wrong_bits(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
 
 def _wrong_choices(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
     right, scores = truth.oracle[i], truth.scores
+    if right.dtype.is_floating_point:
+        yield "another score", torch.full_like(truth.native[i], 3.0e38)
+        return
     if scores is None:
         yield "another index", right + 1
         return
-    vocabulary = scores.shape[-1]
-    yield "an index past the end", torch.full_like(right, vocabulary)
-    moved = (right + 1) % vocabulary
-    own = scores.gather(-1, moved.unsqueeze(-1))
-    best = scores.gather(-1, right.unsqueeze(-1))
-    if bool((~((own == best) | (own.isnan() & best.isnan()))).any()):
-        yield "the next index", moved
+    count, possible = scores.upper.shape[-1], _open(scores)
+    yield "an index past the end", torch.full_like(right, scores.first + count)
+    moved = (right - scores.first + 1) % count
+    if not bool(possible.gather(-1, moved.unsqueeze(-1)).all()):
+        yield "the next index", moved + scores.first
+    last = scores.upper.argmin(-1)
+    if not bool(possible.gather(-1, last.unsqueeze(-1)).all()):
+        yield "the least likely index", last + scores.first
 
 
 def _wrong_numbers(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:

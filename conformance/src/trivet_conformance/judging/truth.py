@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from trivet.contracts.cases import Scores
 from trivet.contracts.declaration import Operator
 from trivet.errors import DeclarationError
 from trivet_conformance.calls.calling import compute, in_float64
@@ -62,7 +63,7 @@ class Truth:
         allowances: the budget of each result; empty where results must be equal.
         settled: for each result, the elements on which both formulas agree.
         judged: those of them whose value counts: finite, and the reference is near the oracle.
-        scores: for choices, the numbers among which was chosen.
+        scores: for choices, the bounds among which was chosen.
         notes: remarks on disagreements that are allowed (only among numbers that are not finite).
     """
 
@@ -73,7 +74,7 @@ class Truth:
     allowances: tuple[Allowance, ...] = ()
     settled: tuple[Tensor, ...] = ()
     judged: tuple[Tensor, ...] = ()
-    scores: Tensor | None = None
+    scores: Scores | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -150,7 +151,7 @@ class Bench:
         wide = in_float64(given)
         if op.budget.kind == "choice":
             oracle = _run(op, "oracle", wide)
-            if not all(map(torch.equal, oracle, _run(op, "reference", wide))):
+            if not all(map(_same_choice, oracle, _run(op, "reference", wide))):
                 raise Disagreement(f"oracle and reference choose differently at {point.text}")
             return Truth(point, given, oracle, native, scores=_scores(op, wide))
         oracle, settled, notes = self._oracle(op, point, wide, native)
@@ -277,11 +278,15 @@ def _judged(native: Tensor, oracle: Tensor) -> Tensor:
     return finite & (row_errors(native, oracle, finite) <= BLUNT)
 
 
-def _scores(op: Operator, wide: Mapping[str, Any]) -> Tensor | None:
-    """The tensor of which a choice is an index: the result's dims and one more."""
-    dims = [d.text for d in op.outputs[0].shape.dims]
-    for arg, shape in op.shapes.items():
-        if [d.text for d in shape.dims[:-1]] == dims and wide[arg].dtype.is_floating_point:
-            found: Tensor = wide[arg]
-            return found
-    return None
+def _same_choice(a: Tensor, b: Tensor) -> bool:
+    """Equal indices, and equal scores of them up to the last rounding."""
+    if a.dtype.is_floating_point:
+        near = 4 * torch.finfo(a.dtype).eps
+        return a.dtype == b.dtype and torch.allclose(a, b, rtol=near, atol=near, equal_nan=True)
+    return torch.equal(a, b)
+
+
+def _scores(op: Operator, wide: Mapping[str, Any]) -> Scores | None:
+    """Among what a choice was made, where the operator's budget declares it."""
+    find = op.budget.scores
+    return find(*(wide[name] for name in op.signature.names())) if find else None

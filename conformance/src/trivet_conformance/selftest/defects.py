@@ -110,6 +110,11 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         143: ("heads normalised as one row", ("all_heads_as_one_row",)),
         144: ("written before it is turned", ("keys_as_they_were",)),
         145: ("skipped whole where a part is skipped", ("queries_of_skipped_tokens_kept",)),
+        146: ("a seed ignored", ("seed_ignored",)),
+        147: ("noise that depends on the batch", ("noise_keyed_by_row",)),
+        148: ("a limit of sampling off by one", ("top_k_off_by_one", "top_p_keeps_one_too_few")),
+        149: ("temperature ignored", ("temperature_ignored",)),
+        150: ("what is no answer penalised", ("padding_counted", "penalty_over_the_prompt")),
     }
 )
 """Number -> (what is wrong, the mutants that have it)."""

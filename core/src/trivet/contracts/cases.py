@@ -59,13 +59,39 @@ class Cases:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """What a choice was made among: bounds of every candidate's score.
+
+    A candidate may be chosen if its upper bound reaches the largest of the lower ones. Bounds
+    that are equal say that only exact ties are open; ``-inf`` as a lower bound, that a candidate
+    need not take part. A NaN is chosen before everything else.
+
+    Args:
+        lower: float64, the result's dims and one more.
+        upper: likewise.
+        first: the index that the first candidate has.
+    """
+
+    lower: torch.Tensor
+    upper: torch.Tensor
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class Budget:
     """How far results may be from the fp64 oracle.
 
     ``statistical``: error statistics at most ``factor`` times those of the reference in the same
-    dtype, plus a rounding floor. ``exact``: bit-equal (copies). ``choice``: indices; equal unless
-    the oracle's scores tie.
+    dtype, plus a rounding floor. ``exact``: bit-equal (copies). ``choice``: integers are indices,
+    equal to the oracle's unless ``scores`` leaves the choice open; a floating result is the score
+    of what was chosen.
+
+    Args:
+        kind: ``statistical``, ``exact`` or ``choice``.
+        factor: of a statistical budget.
+        scores: for choices, the scores of a call; it takes the operator's arguments, in float64.
     """
 
     kind: str = "statistical"
     factor: float = 2.0
+    scores: Callable[..., Scores] | None = None

@@ -21,8 +21,9 @@ KERNELS: Final = (
     "qk_norm",
     "rotary",
     "rotary_kv_cache",
+    "sampling",
 )
-AFTER: Final = ("linear", "selection")
+AFTER: Final = ("linear", "selection", "greedy")
 """Modules of implementations, in the order in which they are preferred; none lists its functions
 twice."""
 

@@ -125,8 +125,20 @@ def packed_transposed(  # noqa: D103
     return y
 
 
-@implements("sample_token@1", name="first_of_the_largest")
-def first_of_the_largest(logits: Tensor) -> Tensor:  # noqa: D103
+@implements("sample_token@1", name="first_of_the_largest", domain=[absent("temperature")])
+def first_of_the_largest(  # noqa: D103
+    logits: Tensor,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    seed: Tensor | None = None,
+    position: Tensor | None = None,
+) -> Tensor:
+    if temperature is not None:
+        msg = "greedy only"
+        raise DomainError(msg, fix="pass no temperature")
+    del top_k, top_p, min_p, seed, position
     wide = torch.nan_to_num(logits.double(), nan=torch.inf, posinf=1e300, neginf=-1e300)
     return wide.argmax(-1) if logits.shape[-1] else wide.new_zeros(wide.shape[:-1]).long()
 

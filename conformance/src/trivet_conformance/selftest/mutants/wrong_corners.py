@@ -233,10 +233,19 @@ def rows_of_sixteen_bits(ids: Tensor, weight: Tensor) -> Tensor:  # noqa: D103
 
 
 @implements("sample_token@1", name="last_of_the_vocabulary_missed")
-def last_of_the_vocabulary_missed(logits: Tensor) -> Tensor:
+def last_of_the_vocabulary_missed(
+    logits: Tensor,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    seed: Tensor | None = None,
+    position: Tensor | None = None,
+) -> Tensor:
     """Loops over whole vectors of four."""
     whole = logits.shape[-1] // 4 * 4 or logits.shape[-1]
-    found: Tensor = sample_token.reference(logits[..., :whole])
+    rest = (temperature, top_k, top_p, min_p, seed, position)
+    found: Tensor = sample_token.reference(logits[..., :whole], *rest)
     return found
 
 

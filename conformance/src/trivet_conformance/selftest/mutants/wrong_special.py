@@ -59,8 +59,18 @@ def skips_zero_inputs(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 
 
 @implements("sample_token@1", name="nan_never_chosen")
-def nan_never_chosen(logits: Tensor) -> Tensor:  # noqa: D103
-    found: Tensor = sample_token.reference(logits.masked_fill(logits.isnan(), -torch.inf))
+def nan_never_chosen(  # noqa: D103
+    logits: Tensor,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    seed: Tensor | None = None,
+    position: Tensor | None = None,
+) -> Tensor:
+    hidden = logits.masked_fill(logits.isnan(), -torch.inf)
+    rest = (temperature, top_k, top_p, min_p, seed, position)
+    found: Tensor = sample_token.reference(hidden, *rest)
     return found
 
 

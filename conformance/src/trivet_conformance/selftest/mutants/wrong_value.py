@@ -192,8 +192,17 @@ def weights_through_eight_bits(  # noqa: D103
 
 
 @implements("sample_token@1", name="ids_in_sixteen_bits")
-def ids_in_sixteen_bits(logits: Tensor) -> Tensor:  # noqa: D103
-    found: Tensor = sample_token.reference(logits[..., : 1 << 16])
+def ids_in_sixteen_bits(  # noqa: D103
+    logits: Tensor,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    seed: Tensor | None = None,
+    position: Tensor | None = None,
+) -> Tensor:
+    rest = (temperature, top_k, top_p, min_p, seed, position)
+    found: Tensor = sample_token.reference(logits[..., : 1 << 16], *rest)
     return found
 
 

@@ -9,6 +9,7 @@
 #include "qk_norm_op.h"
 #include "rotary_cache_op.h"
 #include "rotary_op.h"
+#include "sampling_op.h"
 
 namespace trivet_cpu {
 
@@ -55,6 +56,8 @@ static void set_isa(StableIValue* stack, uint64_t, uint64_t) {
   m.impl("fused_add_rms_norm" NAME "_out", &trivet_cpu::fused_add_rms_norm_out<PREFIX>);       \
   m.impl("fused_add_rms_norm" NAME "_", &trivet_cpu::fused_add_rms_norm_inplace<PREFIX>)
 #define LAYER_NORM "Tensor x, Tensor? weight, Tensor? bias, float eps"
+#define PENALTIES                                                                           \
+  "Tensor tokens, Tensor prompt_lens, Tensor repetition, Tensor presence, Tensor frequency"
 #define PAGES                                                                               \
   "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor query_start, "      \
   "Tensor seq_lens, float scale, int window, float soft_cap"
@@ -94,6 +97,10 @@ STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
   m.def("grid_linear(Tensor x, Tensor q, Tensor scales, Tensor bias, bool biased) -> Tensor");
   m.def("rotary_kv_cache_write(Tensor(a!) q, Tensor k, Tensor v, Tensor cos, Tensor sin, "
         "Tensor(b!) k_cache, Tensor(c!) v_cache, Tensor slots, bool interleaved) -> ()");
+  m.def("sample_token(Tensor logits, int first, Tensor temperature, Tensor top_k, Tensor top_p, "
+        "Tensor min_p, Tensor seed, Tensor position, Tensor(a!) ids, Tensor(b!) scores) -> ()");
+  m.def("penalize_logits(Tensor logits, " PENALTIES ", Tensor(a!) out) -> ()");
+  m.def("penalize_logits_(Tensor(a!) logits, " PENALTIES ") -> ()");
   m.def("paged_attention(" PAGES ") -> Tensor");
   m.def("paged_attention_out(" PAGES ", Tensor(a!) out) -> ()");
   m.def("attention(Tensor q, Tensor k, Tensor v, float scale, bool causal, int window, "
@@ -133,6 +140,9 @@ STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
   m.impl("kv_cache_write", &trivet_cpu::kv_cache_write);
   m.impl("grid_linear", &trivet_cpu::grid_linear);
   m.impl("rotary_kv_cache_write", &trivet_cpu::rotary_kv_cache_write);
+  m.impl("sample_token", &trivet_cpu::sample_token);
+  m.impl("penalize_logits", &trivet_cpu::penalize_logits);
+  m.impl("penalize_logits_", &trivet_cpu::penalize_logits_inplace);
   m.impl("paged_attention", &trivet_cpu::paged_attention);
   m.impl("paged_attention_out", &trivet_cpu::paged_attention_out);
   m.impl("attention", &trivet_cpu::dense_attention);

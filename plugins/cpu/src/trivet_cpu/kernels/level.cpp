@@ -5,6 +5,7 @@
 #include "layer_norm.h"
 #include "norm.h"
 #include "rotary.h"
+#include "sampling.h"
 #include "table.h"
 
 namespace trivet_cpu {
@@ -27,6 +28,7 @@ extern "C" __attribute__((visibility("hidden"))) const Table TRIVET_CPU_LEVEL = 
     attention_scratch,
     grid,
     GRID_BLOCK,
+    {sample<float>, sample<bf16>},
 };
 
 }  // namespace trivet_cpu

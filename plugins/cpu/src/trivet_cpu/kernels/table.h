@@ -95,6 +95,23 @@ struct AttentionTile {
 };
 constexpr int TILE_ROWS = 32;
 
+// Absent tensors are null; strides are counted in elements.
+struct SampleArgs {
+  const void* logits;
+  int64_t stride, n, first;
+  const float *temperature, *top_p;
+  const int32_t* top_k;
+  const int64_t *seed, *position;
+  int64_t temperature_stride, top_k_stride, top_p_stride, seed_stride, position_stride;
+  const double* min_log;  // log(min_p), dense
+  int64_t* ids;
+  float* scores;  // sample_token_part only
+};
+struct SampleEntry {  // a token: its place in the order of the logits, and its weight
+  uint64_t place;
+  float weight;
+};
+
 struct Table {
   void (*rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
   void (*fused_add_rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
@@ -109,6 +126,7 @@ struct Table {
   int64_t (*attention_scratch)(int64_t head_dim);  // floats
   void (*grid)(const GridArgs&, int64_t begin, int64_t end);  // blocks of outputs
   int64_t grid_block;                                         // outputs of a block
+  void (*sample[TYPES])(const SampleArgs&, int64_t begin, int64_t end, SampleEntry* entries);
 };
 
 extern "C" const Table trivet_cpu_baseline;
