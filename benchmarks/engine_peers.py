@@ -73,7 +73,7 @@ class Transformers:
     def __init__(self, file: gguf.ModelFile) -> None:
         import transformers  # type: ignore[import-not-found,unused-ignore]
 
-        c = Config.read(file.metadata)
+        c = file.config
         self.config = transformers.LlamaConfig(
             vocab_size=c.vocab,
             hidden_size=c.hidden,
@@ -82,7 +82,7 @@ class Transformers:
             num_attention_heads=c.heads,
             num_key_value_heads=c.kv_heads,
             max_position_embeddings=c.context,
-            rope_theta=c.theta,
+            rope_theta=c.rope.theta,
             rms_norm_eps=c.eps,
             tie_word_embeddings=True,
         )

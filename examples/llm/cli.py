@@ -17,13 +17,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 import trivet
-from llm import gguf, report
-from llm.config import Config
+from llm import report, source
 from llm.errors import EngineError, RequestError
 from llm.fetch import fetch
 from llm.model import Llama
 from llm.schedule import Scheduler, generate
-from llm.tokenizer import Tokenizer
 from trivet.errors import TrivetError
 
 DEMO = "Explain in one short paragraph why the sky is blue."
@@ -78,9 +76,8 @@ def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, 
     block = settle(device, "block_size", options.block_size, 16)
     block_size = int(str(block[1]))
 
-    file = gguf.read(path)
-    config = Config.read(file.metadata)
-    tokenizer = Tokenizer(file.metadata)
+    file = source.read(path)
+    config, tokenizer = file.config, file.tokenizer()
     with Progress(console=notes, transient=True, disable=not notes.is_terminal) as progress:
         bar = progress.add_task("loading", total=config.layers)
         model = Llama(
@@ -122,7 +119,11 @@ def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, 
 @click.option("--device", default="auto", show_default=True, help="A device that is installed.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]))
 @click.option("--block-size", type=click.IntRange(1), help="Tokens in one block of the KV cache.")
-@click.option("--model", type=click.Path(path_type=Path), help="A GGUF file; else SmolLM2-135M.")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    help="GGUF file or directory; else SmolLM2.",
+)
 @click.option("--threads", type=click.IntRange(1, MOST_THREADS), help="CPU threads.")
 @click.option("--strict", is_flag=True, help="Refuse the reference where the vendor has code.")
 @click.option("--observe", is_flag=True, help="Count which implementation ran each operator.")

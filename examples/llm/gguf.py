@@ -10,14 +10,18 @@ import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from llm import gguf_model
+from llm.config import Config
 from llm.errors import ModelFileError
+from llm.tokenizer import Tokenizer
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
@@ -83,6 +87,18 @@ class ModelFile:
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, Stored]
+
+    names: ClassVar[dict[str, str]] = gguf_model.NAMES
+    adjacent_pairs: ClassVar[bool] = True
+
+    @cached_property
+    def config(self) -> Config:
+        """Sizes and features, from the metadata."""
+        return gguf_model.read_config(self.metadata)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, from the metadata."""
+        return gguf_model.read_tokenizer(self.metadata)
 
 
 class _Cursor:

@@ -14,9 +14,9 @@ import torch
 import trivet
 from llm import weights
 from llm.config import Config
-from llm.gguf import ModelFile
 from llm.inputs import lay_out
 from llm.schedule import Piece
+from llm.source import Source
 
 
 def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -37,19 +37,28 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
         "block_size": block_size,
     }
     caches, tables = ["k_cache", "v_cache"], ["block_table", "query_start", "seq_lens"]
-    rotary = {"dtype": dtype, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
-    rotary |= {"rotary_half": c.head_dim // 2, "contiguous": ["cos", "sin"]}
+    heads_of = {"dtype": dtype, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
+    heads_of |= {"q.rows": apart, "k.rows": apart}
 
-    def linear(inputs: int, outputs: int, **more: Any) -> tuple[str, dict[str, Any]]:
-        sizes = {"in_features": inputs, "out_features": outputs, "bias": None}
-        return "linear_packed", {**act, **sizes, **more}
+    def linear(
+        inputs: int, outputs: int, *, bias: bool = False, **more: Any
+    ) -> tuple[str, dict[str, Any]]:
+        sizes = {"in_features": inputs, "out_features": outputs}
+        added = {"bias.dtype": dtype} if bias else {"bias": None}
+        return "linear_packed", {**act, **sizes, **added, **more}
 
+    heads_norm = {**heads_of, "q_weight.dtype": dtype, "k_weight.dtype": dtype, "eps": c.eps}
+    of_heads = {"qk_norm": ("qk_rms_norm_", {**heads_norm, "contiguous": ["q_weight", "k_weight"]})}
     return {
+        **(of_heads if c.qk_norm else {}),
         "embed": ("embedding", {**act, "hidden": c.hidden, "vocab": c.vocab}),
         "norm": ("rms_norm", {**norm, "contiguous": ["x", "weight"]}),
         "add_norm": ("fused_add_rms_norm_", {**norm, "contiguous": ["x", "residual", "weight"]}),
-        "qkv": linear(c.hidden, apart),
-        "rotary": ("rotary_embedding_", {**rotary, "q.rows": apart, "k.rows": apart}),
+        "qkv": linear(c.hidden, apart, bias=c.qkv_bias),
+        "rotary": (
+            "rotary_embedding_",
+            {**heads_of, "rotary_half": c.rope.half, "contiguous": ["cos", "sin"]},
+        ),
         "kv_write": (
             "kv_cache_write",
             {**cache, "k.rows": apart, "v.rows": apart, "contiguous": [*caches, "slots"]},
@@ -60,11 +69,12 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
                 **cache,
                 "heads": c.heads,
                 "scale": scale,
+                "window": c.window,
                 "q.rows": apart,
                 "contiguous": [*caches, *tables],
             },
         ),
-        "out": linear(queries, c.hidden),
+        "out": linear(queries, c.hidden, bias=c.out_bias),
         "gate_up": linear(c.hidden, 2 * c.inter),
         "glu": ("silu_and_mul", {**act, "inter": c.inter}),
         "down": linear(c.inter, c.hidden),
@@ -79,7 +89,7 @@ class Llama:
     def __init__(  # one keyword a choice
         self,
         device: trivet.Device,
-        file: ModelFile,
+        file: Source,
         *,
         dtype: torch.dtype,
         num_blocks: int,
@@ -87,7 +97,7 @@ class Llama:
         observe: bool = False,
         advance: Callable[[], None] = lambda: None,
     ) -> None:
-        c = self.config = Config.read(file.metadata)
+        c = self.config = file.config
         self._where, self._observe = device.torch, observe
         self.plan = device.plan(sites(c, dtype, block_size), observe=observe)
         self._weights = weights.load(
@@ -97,10 +107,9 @@ class Llama:
             c.layers, num_blocks, block_size, c.kv_heads, c.head_dim, dtype
         )
         self.pool = device.memory.kv_blocks(num_blocks, block_size)
-        halves = torch.arange(0, c.head_dim, 2, dtype=torch.float32) / c.head_dim
         reach = min(c.context, num_blocks * block_size)  # no position beyond the cache is computed
-        angles = torch.outer(torch.arange(reach).float(), c.theta**-halves)
-        self._cos, self._sin = (t.to(self._where) for t in (angles.cos(), angles.sin()))
+        tables = c.rope.tables(torch.arange(reach), length=reach)
+        self._cos, self._sin = (t.to(self._where) for t in tables)
 
     def calls(self) -> list[dict[str, Any]]:
         """Which implementation ran at each site and how often, if the plan observes.
@@ -135,12 +144,14 @@ class Llama:
         for i, (layer, (k_cache, v_cache)) in enumerate(zip(w.layers, self._caches, strict=True)):
             if i:
                 op.add_norm(x, residual, layer.norm, c.eps)
-            qkv = op.qkv(x, layer.qkv, shape[1] * c.head_dim)
+            qkv = op.qkv(x, layer.qkv, shape[1] * c.head_dim, layer.qkv_bias)
             q, k, v = qkv.view(shape).split(parts, dim=1)
+            if c.qk_norm:
+                op.qk_norm(q, k, layer.q_norm, layer.k_norm, c.eps)
             op.rotary(q, k, cos, sin)
             op.kv_write(k, v, k_cache, v_cache, n.slots)
-            y = op.attention(q, k_cache, v_cache, *batch, c.head_dim**-0.5, schedule)
-            x = op.out(y.view(tokens, -1), layer.out, c.hidden)
+            y = op.attention(q, k_cache, v_cache, *batch, c.head_dim**-0.5, schedule, c.window)
+            x = op.out(y.view(tokens, -1), layer.out, c.hidden, layer.out_bias)
             op.add_norm(x, residual, layer.mlp_norm, c.eps)
             x = op.glu(op.gate_up(x, layer.gate_up, 2 * c.inter))
             x = op.down(x, layer.down, c.hidden)

@@ -10,16 +10,23 @@ import torch
 
 from llm.config import Config
 from llm.errors import ModelFileError
-from llm.gguf import ModelFile
+from llm.source import Source
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one layer; those of matrices are handles, or packs once a step uses them."""
+    """The weights of one layer; those of matrices are handles, or packs once a step uses them.
+
+    Biases and the norms of heads are None in models without them.
+    """
 
     norm: torch.Tensor
     qkv: Any
+    qkv_bias: torch.Tensor | None
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
     out: Any
+    out_bias: torch.Tensor | None
     mlp_norm: torch.Tensor
     gate_up: Any
     down: Any
@@ -38,7 +45,7 @@ class Weights:
 class Reader:
     """Hands each tensor of a file out once, so that missing and unused ones are noticed."""
 
-    def __init__(self, file: ModelFile) -> None:
+    def __init__(self, file: Source) -> None:
         self._file, self._left = file, dict(file.tensors)
 
     def has(self, name: str) -> bool:
@@ -76,7 +83,7 @@ class Reader:
 def split_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """Reorders rows of a query or key projection for rotation of half-split pairs.
 
-    The file stores the two members of each rotated pair next to each other; here the first
+    Some files store the two members of each rotated pair next to each other; here the first
     members of a head come first, then the second ones. ``weight``: [heads * head_dim, hidden].
     """
     rows, hidden = weight.shape
@@ -85,52 +92,78 @@ def split_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def load(
-    file: ModelFile,
+    file: Source,
     config: Config,
     place: Callable[[torch.Tensor], torch.Tensor],
-    prepare: Callable[[str, torch.Tensor], Any],
+    prepare: Callable[[str, torch.Tensor, torch.Tensor | None], Any],
     advance: Callable[[], None],
 ) -> Weights:
     """Reads all weights; merges query, key and value into one matrix, gate and up into another.
 
     Args:
-        file: The model file.
+        file: The model.
         config: Its sizes.
         place: Copies a tensor to the device, in the dtype of the model.
-        prepare: Packs a weight for a site of the plan and returns a handle.
+        prepare: Packs a weight, with its bias, for a site of the plan and returns a handle.
         advance: Is called once a layer.
 
     Raises:
         ModelFileError: A tensor is missing, has another shape, or is left over.
     """
     c, reader = config, Reader(file)
+    layers = []
+    for i in range(c.layers):
+        layers.append(_layer(reader, file, c, i, place, prepare))
+        advance()
+
+    def take(part: str, *shape: int) -> torch.Tensor:
+        return place(reader.take(f"{file.names[part]}.weight", *shape))
+
+    embedding, head_name = take("embedding", c.vocab, c.hidden), f"{file.names['head']}.weight"
+    tied = not reader.has(head_name) if c.tied is None else c.tied
+    head = embedding if tied else take("head", c.vocab, c.hidden)
+    if tied and reader.has(head_name) and not torch.equal(take("head", c.vocab, c.hidden), head):
+        what = f"{file.path}: the head is tied to the embedding, and {head_name!r} differs from it"
+        raise ModelFileError(what, fix="check tie_word_embeddings")
+    norm = take("norm", c.hidden)
+    reader.finish()
+    return Weights(embedding, layers, norm, prepare("head", head, None))
+
+
+def _layer(
+    reader: Reader,
+    file: Source,
+    c: Config,
+    number: int,
+    place: Callable[[torch.Tensor], torch.Tensor],
+    prepare: Callable[[str, torch.Tensor, torch.Tensor | None], Any],
+) -> Layer:
     q_rows, kv_rows = c.heads * c.head_dim, c.kv_heads * c.head_dim
 
-    def matrix(site: str, *parts: torch.Tensor) -> Any:
-        return prepare(site, place(torch.cat(parts) if len(parts) > 1 else parts[0]))
+    def take(part: str, *shape: int, kind: str = "weight") -> torch.Tensor:
+        return reader.take(f"{file.names[f'layer.{part}'].format(number)}.{kind}", *shape)
 
-    def layer(i: int) -> Layer:
-        def take(name: str, *shape: int) -> torch.Tensor:
-            return reader.take(f"blk.{i}.{name}.weight", *shape)
+    def turned(part: str, heads: int) -> torch.Tensor:
+        weight = take(part, heads * c.head_dim, c.hidden)
+        return split_halves(weight, heads) if file.adjacent_pairs else weight
 
-        query = split_halves(take("attn_q", q_rows, c.hidden), c.heads)
-        key = split_halves(take("attn_k", kv_rows, c.hidden), c.kv_heads)
-        gate = take("ffn_gate", c.inter, c.hidden)
-        made = Layer(
-            norm=place(take("attn_norm", c.hidden)),
-            qkv=matrix("qkv", query, key, take("attn_v", kv_rows, c.hidden)),
-            out=matrix("out", take("attn_output", c.hidden, q_rows)),
-            mlp_norm=place(take("ffn_norm", c.hidden)),
-            gate_up=matrix("gate_up", gate, take("ffn_up", c.inter, c.hidden)),
-            down=matrix("down", take("ffn_down", c.hidden, c.inter)),
-        )
-        advance()
-        return made
+    def biases(*parts: tuple[str, int]) -> torch.Tensor:
+        return place(torch.cat([take(part, rows, kind="bias") for part, rows in parts]))
 
-    layers = [layer(i) for i in range(c.layers)]
-    embedding = place(reader.take("token_embd.weight", c.vocab, c.hidden))
-    tied = not reader.has("output.weight")
-    head = embedding if tied else place(reader.take("output.weight", c.vocab, c.hidden))
-    norm = place(reader.take("output_norm.weight", c.hidden))
-    reader.finish()
-    return Weights(embedding, layers, norm, prepare("head", head))
+    qkv = torch.cat([turned("q", c.heads), turned("k", c.kv_heads), take("v", kv_rows, c.hidden)])
+    qkv_parts = ("q", q_rows), ("k", kv_rows), ("v", kv_rows)
+    qkv_bias = biases(*qkv_parts) if c.qkv_bias else None
+    out_bias = biases(("out", c.hidden)) if c.out_bias else None
+    gate_up = torch.cat([take("gate", c.inter, c.hidden), take("up", c.inter, c.hidden)])
+    return Layer(
+        norm=place(take("norm", c.hidden)),
+        qkv=prepare("qkv", place(qkv), qkv_bias),
+        qkv_bias=qkv_bias,
+        q_norm=place(take("q_norm", c.head_dim)) if c.qk_norm else None,
+        k_norm=place(take("k_norm", c.head_dim)) if c.qk_norm else None,
+        out=prepare("out", place(take("out", c.hidden, q_rows)), out_bias),
+        out_bias=out_bias,
+        mlp_norm=place(take("mlp_norm", c.hidden)),
+        gate_up=prepare("gate_up", place(gate_up), None),
+        down=prepare("down", place(take("down", c.hidden, c.inter)), None),
+    )

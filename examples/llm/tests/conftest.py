@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer as Codec
+from tokenizers import decoders, models, pre_tokenizers
 
 from llm import gguf
 from llm.fetch import fetch
@@ -134,6 +138,110 @@ def tiny() -> HandMade:
     return made
 
 
+@dataclass
+class Directory:
+    """A model directory in parts; ``shards`` spreads its tensors over that many files."""
+
+    config: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+    tokenizer: dict[str, Any]
+    tokenizer_config: dict[str, Any] = field(default_factory=dict)
+    generation: dict[str, Any] | None = None
+    shards: int = 1
+
+    def write(self, path: Path) -> Path:
+        path.mkdir(exist_ok=True)
+        texts = {
+            "config": self.config,
+            "tokenizer": self.tokenizer,
+            "tokenizer_config": self.tokenizer_config,
+        }
+        if self.generation is not None:
+            texts["generation_config"] = self.generation
+        for name, value in texts.items():
+            (path / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+        if self.shards == 1:
+            save_file(self.tensors, path / "model.safetensors")
+            return path
+        placed = {}
+        for i in range(self.shards):
+            part = dict(list(self.tensors.items())[i :: self.shards])
+            name = f"model-{i + 1:05}-of-{self.shards:05}.safetensors"
+            save_file(part, path / name)
+            placed |= dict.fromkeys(part, name)
+        index = json.dumps({"metadata": {}, "weight_map": placed})
+        (path / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+        return path
+
+
+def _codec() -> dict[str, Any]:
+    """A byte-level tokenizer with one merge and two special words, as tokenizer.json has it."""
+    ids = {word: i for i, word in enumerate([*_byte_words(), "th"])}
+    codec = Codec(models.BPE(ids, [("t", "h")]))
+    codec.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    codec.decoder = decoders.ByteLevel()
+    codec.add_special_tokens(["<|start|>", "<|end|>"])
+    return json.loads(codec.to_str())
+
+
+@pytest.fixture
+def directory() -> Callable[..., Directory]:
+    """Makes the directory of a small random model; keywords are keys of its config.json."""
+
+    def make(model_type: str = "llama", **keys: Any) -> Directory:
+        config = {
+            "model_type": model_type,
+            "num_hidden_layers": 2,
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "vocab_size": 272,
+            "max_position_embeddings": 256,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": False,
+            **keys,
+        }
+        rng = torch.Generator().manual_seed(11)
+        tensors = {}
+
+        def put(name: str, *shape: int) -> None:
+            made = torch.randn(shape, generator=rng)
+            tensors[name] = made / shape[-1] ** 0.5 if len(shape) > 1 else 1 + made / 4
+
+        hidden, width, inter = (
+            config["hidden_size"],
+            config["head_dim"],
+            config["intermediate_size"],
+        )
+        rows = {"q": 4 * width, "k": 2 * width, "v": 2 * width}
+        put("model.embed_tokens.weight", config["vocab_size"], hidden)
+        for i in range(2):
+            layer = f"model.layers.{i}"
+            for part, count in rows.items():
+                put(f"{layer}.self_attn.{part}_proj.weight", count, hidden)
+                if model_type == "qwen2" or config.get("attention_bias"):
+                    put(f"{layer}.self_attn.{part}_proj.bias", count)
+                if model_type == "qwen3" and part != "v":
+                    put(f"{layer}.self_attn.{part}_norm.weight", width)
+            put(f"{layer}.self_attn.o_proj.weight", hidden, rows["q"])
+            if config.get("attention_bias"):
+                put(f"{layer}.self_attn.o_proj.bias", hidden)
+            put(f"{layer}.input_layernorm.weight", hidden)
+            put(f"{layer}.post_attention_layernorm.weight", hidden)
+            put(f"{layer}.mlp.gate_proj.weight", inter, hidden)
+            put(f"{layer}.mlp.up_proj.weight", inter, hidden)
+            put(f"{layer}.mlp.down_proj.weight", hidden, inter)
+        put("model.norm.weight", hidden)
+        if not config["tie_word_embeddings"]:
+            put("lm_head.weight", config["vocab_size"], hidden)
+        return Directory(config, tensors, _codec())
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The real model; where it cannot be fetched, its tests fail with that reason."""
@@ -147,7 +255,7 @@ def model_file(model_path: Path) -> gguf.ModelFile:
 
 @pytest.fixture(scope="session")
 def tokenizer(model_file: gguf.ModelFile) -> Tokenizer:
-    return Tokenizer(model_file.metadata)
+    return model_file.tokenizer()
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from llm import report
+from llm.gguf_model import read_tokenizer
 from llm.schedule import Request
-from llm.tokenizer import Tokenizer
 
 FOREIGN = "[/red] [bold]x"
 
@@ -29,7 +29,7 @@ def streamed(tiny, prompts, finishes):
     """What is printed when each request gives ``a`` and then ``b``, the last request first."""
     console = Console(file=io.StringIO())
     requests = {Request([1], 2, "length"): prompt for prompt in prompts}
-    texts = report.Texts(Tokenizer(tiny.metadata), requests, console)
+    texts = report.Texts(read_tokenizer(tiny.metadata), requests, console)
     for request, finish in reversed(list(zip(requests, finishes, strict=True))):
         for token in b"ab":
             request.output.append(token)

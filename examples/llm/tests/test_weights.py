@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from llm import gguf, weights
-from llm.config import Config
 from llm.errors import ModelFileError
 
 
@@ -12,14 +11,13 @@ def load(made, tmp_path):
     file = gguf.read(made.write(tmp_path / "m.gguf"))
     packed = []
 
-    def prepare(site, weight):
+    def prepare(site, weight, bias):
+        assert bias is None
         packed.append((site, weight))
         return site
 
     layers = []
-    tree = weights.load(
-        file, Config.read(file.metadata), lambda w: w, prepare, lambda: layers.append(1)
-    )
+    tree = weights.load(file, file.config, lambda w: w, prepare, lambda: layers.append(1))
     assert len(layers) == 2
     return tree, packed
 
