@@ -83,7 +83,7 @@ class Ours:
             times.append(clock() - start)
             if len(times) == 1:
                 prefilled()
-        scheduler.cancel()
+        scheduler.cancel_all()
         return times
 
 

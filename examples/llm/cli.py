@@ -1,52 +1,31 @@
-"""The command line: answers prompts with a small language model on whatever device is installed."""
+"""The commands: answers prompts or a file of them, or serves them over HTTP."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
-import torch
+from click.core import ParameterSource
 from rich.console import Console
-from rich.progress import Progress
 
-import trivet
-from llm import report, source
+from llm import batch, options, report
+from llm.answer import Answer
 from llm.errors import EngineError, RequestError
-from llm.fetch import fetch
-from llm.model import Llama
-from llm.schedule import Scheduler, generate
+from llm.protocol.asks import Defaults
+from llm.schedule import generate
+from llm.start import Engine, say, start
+from llm.trace import Trace
 from trivet.errors import TrivetError
 
 DEMO = "Explain in one short paragraph why the sky is blue."
-MOST_THREADS = 4 * (os.cpu_count() or 1)
-
-
-Setting = tuple[str, object, str]
-
-
-def settle(device: trivet.Device, name: str, given: object, fallback: object) -> Setting:
-    """The user's own value, else the device's proposal with its reason, else the engine's."""
-    if given is not None:
-        return name, given, "command line"
-    if name in device.defaults:
-        value, reason, plugin = device.defaults[name]
-        return name, value, f"{plugin}: {reason}"
-    return name, fallback, "engine"
-
-
-def as_dtype(name: object) -> torch.dtype:
-    """The floating dtype of that name."""
-    dtype = getattr(torch, str(name), None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise RequestError(f"{name!r} is not a floating dtype", fix="use --dtype float32")
-    return dtype
 
 
 def refuse_broken_text(prompts: tuple[str, ...]) -> None:
@@ -59,91 +38,121 @@ def refuse_broken_text(prompts: tuple[str, ...]) -> None:
             raise RequestError(what, fix="give it in the encoding of the terminal") from None
 
 
-def say(notes: Console, text: str) -> None:
-    """Prints text that may quote anything: brackets in it are brackets, and no line is folded."""
-    notes.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def run(options: SimpleNamespace, screen: Console, notes: Console) -> dict[str, Any]:
+def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, Any]:
     """Loads the model, answers all prompts in one batch, and returns the report."""
-    refuse_broken_text(options.prompts)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    path = options.model or fetch(lambda text: say(notes, text))
+    refuse_broken_text((*given.prompts, *given.stops))
+    if "" in given.stops:
+        raise RequestError("a stop string is empty", fix="give --stop a text, or leave it out")
     times = [time.perf_counter()]
-    device = trivet.device(options.device, strict=options.strict)
-    dtype = settle(device, "dtype", options.dtype, "float32")
-    block = settle(device, "block_size", options.block_size, 16)
-    block_size = int(str(block[1]))
-
-    file = source.read(path)
-    config, tokenizer = file.config, file.tokenizer()
-    with Progress(console=notes, transient=True, disable=not notes.is_terminal) as progress:
-        bar = progress.add_task("loading", total=config.layers)
-        model = Llama(
-            device,
-            file,
-            dtype=as_dtype(dtype[1]),
-            num_blocks=-(-options.cache_tokens // block_size),
-            block_size=block_size,
-            observe=options.observe,
-            advance=lambda: progress.advance(bar),
-        )
-
-    scheduler = Scheduler(
-        model.pool,
-        max_batch=options.batch,
-        budget=options.budget,
-        context=config.context,
-        eos=tokenizer.eos,
-    )
-    prompts = [p if options.raw else tokenizer.chat(p) for p in options.prompts]
-    requests = [scheduler.submit(tokenizer.encode(p), options.max_tokens) for p in prompts]
-    texts = report.Texts(tokenizer, dict(zip(requests, options.prompts, strict=True)), screen)
+    engine = start(given, notes)
+    trace, scheduler = Trace(engine.model), engine.scheduler
+    prompts = [p if given.raw else engine.tokenizer.chat(p) for p in given.prompts]
+    sampling = options.chosen(given)
+    requests = [
+        scheduler.submit(engine.tokenizer.encode(p), given.max_tokens, sampling) for p in prompts
+    ]
+    for request in requests:
+        trace.submitted(request)
+    answers = {request: Answer(engine.tokenizer, given.stops) for request in requests}
+    texts = report.Texts(dict(zip(requests, given.prompts, strict=True)), screen)
     times.append(time.perf_counter())
-    for request, token in generate(model, scheduler):
+    for request, token in generate(trace if given.trace else engine.model, scheduler):
         times.append(time.perf_counter())
-        texts.push(request, token)
-    info = device.info
-    where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
-    return report.collect([where, dtype, block], texts.texts, model.calls(), times)
+        piece = answers[request].push(token, last=bool(request.finish))
+        if answers[request].stopped:
+            scheduler.end(request, "stop")
+        texts.push(request, piece)
+    calls = engine.model.calls()
+    if given.trace:
+        trace.write(given.trace, calls)
+    settings = list(engine.settings)
+    if sampling.is_random:
+        source = "engine: drawn" if given.seed is None else "command line"
+        settings.append(("seed", sampling.seed, source))
+    return report.collect(settings, texts.texts, calls, times)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--prompt", "prompts", multiple=True, default=(DEMO,), help="May be repeated.")
-@click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--batch", type=click.IntRange(1), default=8, help="Most requests in one step.")
-@click.option("--budget", type=click.IntRange(1), default=256, help="Most tokens in one step.")
-@click.option("--cache-tokens", type=click.IntRange(1), default=2048, show_default=True)
-@click.option("--device", default="auto", show_default=True, help="A device that is installed.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]))
-@click.option("--block-size", type=click.IntRange(1), help="Tokens in one block of the KV cache.")
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    help="GGUF file or directory; else SmolLM2.",
-)
-@click.option("--threads", type=click.IntRange(1, MOST_THREADS), help="CPU threads.")
-@click.option("--strict", is_flag=True, help="Refuse the reference where the vendor has code.")
-@click.option("--observe", is_flag=True, help="Count which implementation ran each operator.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def main(**given: Any) -> None:
-    """Answers prompts with SmolLM2-135M-Instruct, or another Llama model in a GGUF file."""
-    options = SimpleNamespace(**given)
-    notes = Console(stderr=True)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot show
+def run_file(given: SimpleNamespace, notes: Console) -> None:
+    """Answers the lines of a file; says on the error output how many."""
+    if given.stops:
+        raise RequestError("--stop is for prompts", fix="give stop in the lines of the file")
+    source: Path = given.batch_file
+    target = given.output or source.with_suffix(".out.jsonl")
+    engine = start(given, notes)
+    trace = Trace(engine.model)
+    defaults = Defaults(given.max_tokens, given.temperature)
+    model = trace if given.trace else engine.model
+    counts = batch.run(engine, model, source, target, defaults, notes, raw=given.raw)
+    if given.trace:
+        trace.write(given.trace, engine.model.calls())
+    said = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    say(notes, f"{target}: {said or 'no lines'}")
+
+
+@contextmanager
+def ending(notes: Console) -> Iterator[None]:
+    """Shows an error that a user can mend as one message, and an interrupt as one word."""
     try:
-        result = run(options, Console(quiet=options.as_json), notes)
-        with report.writing():
-            if options.as_json:
-                click.echo(json.dumps(result))
-            else:
-                report.show(result, Console())
+        yield
     except (EngineError, TrivetError) as error:
         say(notes, f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
         notes.print("\nstopped")
         sys.exit(130)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--prompt", "prompts", multiple=True, default=(DEMO,), help="May be repeated.")
+@click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True)
+@options.engine(cache_tokens=2048)
+@options.sampling
+@click.option("--batch-file", type=click.Path(path_type=Path), help="JSON lines to be answered.")
+@click.option("--output", type=click.Path(path_type=Path), help="Else FILE.out.jsonl.")
+@click.option("--trace", type=click.Path(path_type=Path), help="A timeline for Perfetto.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def main(context: click.Context, /, **values: Any) -> None:
+    """Answers prompts with SmolLM2-135M-Instruct, or another Llama model in a GGUF file."""
+    if context.invoked_subcommand:
+        for name in values:
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"options of {context.invoked_subcommand} stand after it")
+        return
+    given, notes = SimpleNamespace(**values), Console(stderr=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot show
+    with ending(notes):
+        if given.batch_file:
+            run_file(given, notes)
+            return
+        result = run(given, Console(quiet=given.as_json), notes)
+        with report.writing():
+            if given.as_json:
+                click.echo(json.dumps(result))
+            else:
+                report.show(result, Console())
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option("--name", help="What the model is called; else the name of its file.")
+@click.option("--queue", type=click.IntRange(0), default=64, help="Most requests that wait.")
+@click.option("--max-tokens", type=click.IntRange(1), default=256, help="Where none is asked for.")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=1.0, help="The same.")
+@click.option("--max-body", type=click.IntRange(1), default=1 << 20, help="Bytes of a request.")
+@click.option("--drain", type=click.FloatRange(0), default=30.0, help="Seconds to finish in.")
+@options.engine(cache_tokens=8192)
+def serve(**values: Any) -> None:
+    """Serves OpenAI's interface over HTTP until it is told to stop."""
+    from llm.serving.command import serve as run_server
+
+    given, notes = SimpleNamespace(**values), Console(stderr=True)
+
+    def load() -> Engine:
+        return start(given, notes)
+
+    with ending(notes):
+        run_server(given, load, lambda text: say(notes, text))

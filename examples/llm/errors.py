@@ -24,3 +24,7 @@ class OutputError(EngineError):
 
 class RequestError(EngineError):
     """A prompt or an option asks for something that the engine cannot do."""
+
+
+class PromptTooLong(RequestError):
+    """A prompt does not fit the model's context, or the whole KV cache."""

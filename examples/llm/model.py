@@ -7,12 +7,13 @@ installed packages offer for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 import trivet
-from llm import weights
+from llm import sampling, weights
 from llm.config import Config
 from llm.inputs import lay_out
 from llm.schedule import Piece
@@ -55,13 +56,15 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
         "norm": ("rms_norm", {**norm, "contiguous": ["x", "weight"]}),
         "add_norm": ("fused_add_rms_norm_", {**norm, "contiguous": ["x", "residual", "weight"]}),
         "qkv": linear(c.hidden, apart, bias=c.qkv_bias),
-        "rotary": (
-            "rotary_embedding_",
-            {**heads_of, "rotary_half": c.rope.half, "contiguous": ["cos", "sin"]},
-        ),
-        "kv_write": (
-            "kv_cache_write",
-            {**cache, "k.rows": apart, "v.rows": apart, "contiguous": [*caches, "slots"]},
+        "rotary_kv": (
+            "rotary_kv_cache_write",
+            {
+                **heads_of,
+                **cache,
+                "rotary_half": c.rope.half,
+                "v.rows": apart,
+                "contiguous": ["cos", "sin", *caches, "slots"],
+            },
         ),
         "attention": (
             "paged_attention",
@@ -79,7 +82,7 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
         "glu": ("silu_and_mul", {**act, "inter": c.inter}),
         "down": linear(c.inter, c.hidden),
         "head": linear(c.hidden, c.vocab, tokens="rows"),
-        "sample": ("sample_token", {**act, "vocab": c.vocab, "seqs": "rows", "temperature": None}),
+        **sampling.sites(act, c.vocab),
     }
 
 
@@ -101,7 +104,11 @@ class Llama:
         self._where, self._observe = device.torch, observe
         self.plan = device.plan(sites(c, dtype, block_size), observe=observe)
         self._weights = weights.load(
-            file, c, lambda w: w.to(self._where, dtype), self.plan.prepare, advance
+            file,
+            c,
+            lambda w: w.to(self._where, dtype),
+            partial(self.plan.prepare, account=device.memory.account),
+            advance,
         )
         self._caches = device.memory.kv_caches(
             c.layers, num_blocks, block_size, c.kv_heads, c.head_dim, dtype
@@ -148,8 +155,7 @@ class Llama:
             q, k, v = qkv.view(shape).split(parts, dim=1)
             if c.qk_norm:
                 op.qk_norm(q, k, layer.q_norm, layer.k_norm, c.eps)
-            op.rotary(q, k, cos, sin)
-            op.kv_write(k, v, k_cache, v_cache, n.slots)
+            op.rotary_kv(q, k, v, cos, sin, k_cache, v_cache, n.slots)
             y = op.attention(q, k_cache, v_cache, *batch, c.head_dim**-0.5, schedule, c.window)
             x = op.out(y.view(tokens, -1), layer.out, c.hidden, layer.out_bias)
             op.add_norm(x, residual, layer.mlp_norm, c.eps)
@@ -159,4 +165,5 @@ class Llama:
             return []
         op.add_norm(x, residual, w.norm, c.eps)
         logits = op.head(x[n.rows], w.head, c.vocab)
-        return list(op.sample(logits).tolist())
+        chosen = sampling.choose(op, logits, [piece for piece in pieces if piece.samples])
+        return list(chosen.tolist())

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from llm.errors import OutputError
 from llm.schedule import Request
-from llm.tokenizer import TextStream, Tokenizer
 
 _CUT = {
     "length": "cut",
@@ -46,13 +45,11 @@ class Texts:
     """Collects the text of each request; prints one after the other, each as it comes.
 
     Args:
-        tokenizer: Decodes the tokens.
         prompts: Each request and what the user wrote, which is shown above the answer.
         console: Where they are printed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompts: dict[Request, str], console: Console) -> None:
-        self._streams = {request: TextStream(tokenizer) for request in prompts}
+    def __init__(self, prompts: dict[Request, str], console: Console) -> None:
         self._unseen = {
             request: textwrap.indent(prompt, "> ", lambda _: True) + "\n"
             for request, prompt in prompts.items()
@@ -61,11 +58,9 @@ class Texts:
         self._console = console
         self.texts = dict.fromkeys(prompts, "")
 
-    def push(self, request: Request, token: int) -> None:
-        """Adds a token and prints what is next in the order of the prompts."""
-        piece = self._streams[request].push(token)
+    def push(self, request: Request, piece: str) -> None:
+        """Adds a piece of text and prints what is next in the order of the prompts."""
         if request.finish:
-            piece += self._streams[request].close()
             self._ended.add(request)
         self.texts[request] += piece
         self._unseen[request] += piece
@@ -102,7 +97,13 @@ def collect(
     return {
         "settings": [{"name": n, "value": v, "source": s} for n, v, s in settings],
         "results": [
-            {"text": text, "ids": r.output, "prompt_tokens": len(r.prompt), "finish": r.finish}
+            {
+                "text": text,
+                "ids": r.output,
+                "prompt_tokens": len(r.prompt),
+                "finish": r.finish,
+                **({} if r.sampling.reported_seed is None else {"seed": r.sampling.seed}),
+            }
             for r, text in texts.items()
         ],
         "calls": calls,

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from llm.errors import RequestError
+from llm.errors import PromptTooLong, RequestError
+from llm.sampling import GREEDY, Sampling
 from trivet.memory import KvBlocks
 
-Finish = Literal["", "stop", "length", "cache", "context"]
+Finish = Literal["", "stop", "length", "cache", "context", "cancelled"]
 
 
 class Model(Protocol):
@@ -33,6 +34,7 @@ class Request:
     prompt: list[int]
     limit: int
     at_limit: Finish
+    sampling: Sampling = GREEDY
     output: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     cached: int = 0
@@ -74,27 +76,48 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
 
-    def submit(self, prompt: list[int], max_tokens: int) -> Request:
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are not admitted yet."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are admitted and not finished."""
+        return len(self._running)
+
+    def refuse_prompt(self, prompt: list[int]) -> None:
+        """Refuses what can never run; reads constants alone, so any thread may ask.
+
+        Raises:
+            RequestError: The prompt is empty.
+            PromptTooLong: It does not fit the cache or the model.
+        """
+        if not prompt:
+            raise RequestError("a request needs a prompt and at least one token to generate")
+        if len(prompt) > self._slots:
+            what = f"the prompt has {len(prompt)} tokens, the KV cache holds {self._slots}"
+            raise PromptTooLong(what, fix="shorten it, or raise --cache-tokens")
+        if len(prompt) >= self._context:
+            what = f"the prompt has {len(prompt)} tokens, the model's context is {self._context}"
+            raise PromptTooLong(what, fix="shorten it")
+
+    def submit(self, prompt: list[int], max_tokens: int, sampling: Sampling = GREEDY) -> Request:
         """Queues a prompt; it ends after ``max_tokens``, or earlier where the cache is too small.
 
         Raises:
             RequestError: The prompt is empty, or does not fit the cache or the model.
         """
-        if not prompt or max_tokens < 1:
+        self.refuse_prompt(prompt)
+        if max_tokens < 1:
             raise RequestError("a request needs a prompt and at least one token to generate")
-        if len(prompt) > self._slots:
-            what = f"the prompt has {len(prompt)} tokens, the KV cache holds {self._slots}"
-            raise RequestError(what, fix="shorten it, or raise --cache-tokens")
-        if len(prompt) >= self._context:
-            what = f"the prompt has {len(prompt)} tokens, the model's context is {self._context}"
-            raise RequestError(what, fix="shorten it")
         limits: dict[Finish, int] = {
             "length": max_tokens,
             "cache": self._slots - len(prompt) + 1,  # the last token is never written
             "context": self._context - len(prompt),
         }
         at_limit = min(limits, key=limits.__getitem__)
-        request = Request(prompt, limits[at_limit], at_limit)
+        request = Request(prompt, limits[at_limit], at_limit, sampling)
         self._waiting.append(request)
         return request
 
@@ -126,11 +149,23 @@ class Scheduler:
                 self._release(request)
         return events
 
-    def cancel(self) -> None:
-        """Drops what waits and frees what runs."""
-        self._waiting.clear()
-        for request in list(self._running):
+    def end(self, request: Request, finish: Finish) -> None:
+        """Ends a request that waits or runs, between two steps; its blocks go back at once."""
+        if request in self._waiting:
+            self._waiting.remove(request)
+        elif request in self._running:
             self._release(request)
+        request.finish = finish
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request that nobody waits for any more; one that is finished stays as it is."""
+        if not request.finish:
+            self.end(request, "cancelled")
+
+    def cancel_all(self) -> None:
+        """Drops what waits and frees what runs."""
+        for request in [*self._waiting, *self._running]:
+            self.cancel(request)
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._max_batch:
@@ -156,4 +191,4 @@ def generate(model: Model, scheduler: Scheduler) -> Iterator[tuple[Request, int]
         while pieces := scheduler.next_batch():
             yield from scheduler.commit(pieces, model.step(pieces))
     finally:
-        scheduler.cancel()
+        scheduler.cancel_all()

@@ -91,14 +91,14 @@ class Tokenizer:
             text: str = self._codec.decode(list(ids), skip_special_tokens=not special)
         return text
 
-    def chat(self, prompt: str) -> str:
-        """The prompt as the user's turn of a conversation, in the words of the model's template.
+    def chat(self, prompt: str | list[dict[str, str]]) -> str:
+        """A prompt as the user's turn, or all turns, in the words of the model's template.
 
         The template comes with the file, so it is run in a sandbox.
         """
         if not self._template:
             raise RequestError("this model has no chat template", fix="use --raw")
-        messages = [{"role": "user", "content": prompt}]
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         sandbox = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )

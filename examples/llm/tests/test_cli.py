@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import trivet
-from llm import cli, schedule
+from llm import cli, options, schedule, start
 from llm.errors import FetchError
 
 EXAMPLES = Path(__file__).resolve().parents[2]
@@ -86,7 +86,7 @@ def test_observation_counts_every_site(path):
     for row in report["calls"]:
         calls[row["site"]] = calls.get(row["site"], 0) + row["calls"]
     assert calls["embed"] == calls["norm"] == calls["head"] == calls["sample"] == 3
-    assert calls["qkv"] == calls["attention"] == calls["kv_write"] == 2 * 3
+    assert calls["qkv"] == calls["attention"] == calls["rotary_kv"] == 2 * 3
     assert calls["add_norm"] == 4 * 3
 
 
@@ -102,6 +102,33 @@ def test_every_promise_to_the_plan_holds(path, monkeypatch):
 def test_every_dtype_generates(path, dtype):
     (result,) = answers("--model", path, "--dtype", dtype, "--max-tokens", 4)["results"]
     assert 0 < len(result["ids"]) <= 4
+
+
+def test_a_drawn_seed_is_told_and_gives_the_text_again(path):
+    options = ("--model", path, "--raw", "--prompt", "ab", "--temperature", 2, "--max-tokens", 12)
+    first = answers(*options)
+    (seed,) = (row["value"] for row in first["settings"] if row["name"] == "seed")
+    (result,) = first["results"]
+    assert result["seed"] == seed
+    assert answers(*options, "--seed", seed)["results"] == [result]
+    assert answers(*options, "--seed", seed + 1 - 2 * (seed > 9))["results"] != [result]
+
+
+def test_a_stop_string_ends_an_answer(path):
+    options = ("--model", path, "--raw", "--prompt", "ab", "--max-tokens", 12)
+    (whole,) = answers(*options)["results"]
+    stop = whole["text"][2:4]
+    (cut,) = answers(*options, "--stop", stop)["results"]
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)]
+    assert cut["finish"] == "stop"
+    assert len(cut["ids"]) < 12
+    assert "stop string is empty" in refused(*options, "--stop", "")
+
+
+def test_a_trace_is_written(path, tmp_path):
+    answers("--model", path, "--trace", tmp_path / "t.json", "--max-tokens", 2)
+    events = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert {"step", "request", "decode"} <= {event["name"] for event in events}
 
 
 def test_a_batch_that_is_too_large_queues(path):
@@ -172,7 +199,7 @@ def test_an_unknown_device_is_refused_by_name(path):
         ("--batch", "0"),
         ("--max-tokens", "many"),
         ("--threads", "0"),
-        ("--threads", str(cli.MOST_THREADS + 1)),
+        ("--threads", str(options.MOST_THREADS + 1)),
     ],
 )
 def test_a_bad_option_is_refused_by_name(path, option, value):
@@ -181,7 +208,7 @@ def test_a_bad_option_is_refused_by_name(path, option, value):
 
 def test_a_dtype_that_a_device_proposes_is_checked():
     with pytest.raises(cli.RequestError, match="'int8' is not a floating dtype"):
-        cli.as_dtype("int8")
+        start.as_dtype("int8")
 
 
 def test_a_prompt_that_is_no_text_is_refused(path):
@@ -206,7 +233,8 @@ def test_without_observation_every_provider_of_a_site_is_listed(path):
         bound.setdefault(row["site"], set()).add(row["implementation"])
     # steps of many tokens and of one may take different products; both must be listed
     ran = answers("--model", path, "--device", "cpu", "--observe", "--prompt", "a" * 20)["calls"]
-    assert {row["site"] for row in ran} == set(bound)
+    only_when_asked_for = {"sample_random", "penalize"}
+    assert {row["site"] for row in ran} == set(bound) - only_when_asked_for
     for row in ran:
         assert row["implementation"] in bound[row["site"]]
 
@@ -216,7 +244,7 @@ def test_what_the_fetch_says_is_printed_as_it_is(monkeypatch):
         say("into [/red] [bold]x")
         raise FetchError("no [/red] network")
 
-    monkeypatch.setattr(cli, "fetch", fail)
+    monkeypatch.setattr(start, "fetch", fail)
     assert refused() == "into [/red] [bold]x\nerror: no [/red] network\n"
 
 
@@ -225,18 +253,18 @@ def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch):
         say("downloading")
         raise FetchError("no network", fix="use --model PATH")
 
-    monkeypatch.setattr(cli, "fetch", fail)
+    monkeypatch.setattr(start, "fetch", fail)
     assert "no network\n  fix: use --model PATH" in refused()
 
 
 def test_an_interrupt_ends_cleanly(path, monkeypatch):
     released = []
-    monkeypatch.setattr(schedule.Scheduler, "cancel", lambda _: released.append(True))
+    monkeypatch.setattr(schedule.Scheduler, "cancel_all", lambda _: released.append(True))
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.Llama, "step", interrupt)
+    monkeypatch.setattr(start.Llama, "step", interrupt)
     result = call("--model", path)
     assert result.exit_code == 130
     assert released == [True]
@@ -258,7 +286,7 @@ def test_the_command_starts_by_folder_and_by_name(start):
     assert "Traceback" not in done.stderr
 
 
-def start(*arguments, stdout=subprocess.PIPE, **environment):
+def started(*arguments, stdout=subprocess.PIPE, **environment):
     return subprocess.run(
         [sys.executable, EXAMPLES / "llm", *map(str, arguments)],
         env={**os.environ, **environment},
@@ -271,7 +299,7 @@ def start(*arguments, stdout=subprocess.PIPE, **environment):
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_an_output_that_cannot_be_written_is_one_clear_error(path, more):
     with Path(os.devnull).open("rb") as unwritable:
-        done = start("--model", path, "--max-tokens", 2, *more, stdout=unwritable)
+        done = started("--model", path, "--max-tokens", 2, *more, stdout=unwritable)
     assert done.returncode == 2
     assert done.stderr.decode().startswith("error: the output cannot be written: ")
     assert done.stderr.count(b"\n") == 1
@@ -282,14 +310,14 @@ def test_a_closed_pipe_ends_quietly(path, more):
     read, write = os.pipe()
     os.close(read)
     try:
-        done = start("--model", path, "--max-tokens", 2, *more, stdout=write)
+        done = started("--model", path, "--max-tokens", 2, *more, stdout=write)
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_a_terminal_that_cannot_show_a_character_gets_another(path):
-    done = start(
+    done = started(
         *("--model", path, "--raw", "--prompt", "café", "--max-tokens", 2),
         PYTHONIOENCODING="ascii",
     )

@@ -232,4 +232,4 @@ def test_the_window_is_promised_and_leaves_no_guard(directory, tmp_path):
     assert "qk_norm" not in llama.plan.sites
     assert llama.plan.sites["attention"].choice.facts.values["window"] == 7
     providers = llama.plan.at(tokens=5, rows=1, max_query_len=5).providers()
-    assert not [s for s in ("qkv", "rotary", "attention", "out") if "|" in providers[s]]
+    assert not [s for s in ("qkv", "rotary_kv", "attention", "out") if "|" in providers[s]]

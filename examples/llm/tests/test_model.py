@@ -6,6 +6,7 @@ import torch
 import trivet
 from llm import gguf
 from llm.model import Llama
+from llm.sampling import GREEDY, Sampling
 from llm.schedule import Scheduler, generate
 
 
@@ -27,11 +28,11 @@ def small(device, made, tmp_path):
     return Llama(device, file, dtype=torch.float32, num_blocks=64, block_size=16)
 
 
-def run(llama, prompts, counts, *, budget=256, batch=8):
+def run(llama, prompts, counts, *, budget=256, batch=8, sampling=GREEDY):
     plan = Scheduler(
         llama.pool, max_batch=batch, budget=budget, context=llama.config.context, eos=frozenset()
     )
-    requests = [plan.submit(p, n) for p, n in zip(prompts, counts, strict=True)]
+    requests = [plan.submit(p, n, sampling) for p, n in zip(prompts, counts, strict=True)]
     for _ in generate(llama, plan):
         pass
     assert llama.pool.num_free == 64
@@ -53,6 +54,13 @@ def test_prompts_in_one_batch_give_what_each_gives_alone(llama, reference):
     assert run(llama, prompts, counts, budget=8) == alone
 
 
+def test_a_seed_gives_the_same_tokens_in_any_batch(llama, reference):
+    prompts, warm = [p["prompt_ids"] for p in reference], Sampling(1.0, top_k=50, seed=3)
+    alone = [run(llama, [p], [12], sampling=warm)[0] for p in prompts]
+    assert run(llama, prompts, [12] * 4, budget=16, sampling=warm) == alone
+    assert run(llama, prompts, [12] * 4, sampling=Sampling(1.0, top_k=50, seed=4)) != alone
+
+
 def test_threads_change_no_token(llama, reference):
     torch.set_num_threads(2)
     try:
@@ -64,6 +72,7 @@ def test_threads_change_no_token(llama, reference):
 
 def test_every_operator_of_the_vendor_runs_and_its_reference_never(device, llama, reference):
     run(llama, [reference[0]["prompt_ids"]], [2])
+    run(llama, [reference[0]["prompt_ids"]], [2], sampling=Sampling(0.8, repetition=1.1))
     assert device.plugin != "reference"
     offered = device.providers()
     calls = llama.plan.counts()

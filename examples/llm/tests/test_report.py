@@ -6,7 +6,6 @@ import pytest
 from rich.console import Console
 
 from llm import report
-from llm.gguf_model import read_tokenizer
 from llm.schedule import Request
 
 FOREIGN = "[/red] [bold]x"
@@ -25,16 +24,16 @@ def shown(*calls, reason=FOREIGN):
     return console.file.getvalue()
 
 
-def streamed(tiny, prompts, finishes):
+def streamed(prompts, finishes):
     """What is printed when each request gives ``a`` and then ``b``, the last request first."""
     console = Console(file=io.StringIO())
     requests = {Request([1], 2, "length"): prompt for prompt in prompts}
-    texts = report.Texts(read_tokenizer(tiny.metadata), requests, console)
+    texts = report.Texts(requests, console)
     for request, finish in reversed(list(zip(requests, finishes, strict=True))):
         for token in b"ab":
             request.output.append(token)
             request.finish = finish if token == ord("b") else ""
-            texts.push(request, token)
+            texts.push(request, chr(token))
     assert list(texts.texts.values()) == ["ab"] * len(prompts)
     return console.file.getvalue()
 
@@ -67,8 +66,8 @@ def test_sites_on_the_reference_are_counted_once(count):
     assert "reference" not in shown(*calls[1:])
 
 
-def test_each_prompt_stands_before_its_answer(tiny):
-    text = streamed(tiny, [FOREIGN, "two\nlines"], ["stop", "stop"])
+def test_each_prompt_stands_before_its_answer():
+    text = streamed([FOREIGN, "two\nlines"], ["stop", "stop"])
     assert text == f"> {FOREIGN}\nab\n\n> two\n> lines\nab\n\n"
 
 
@@ -80,5 +79,5 @@ def test_each_prompt_stands_before_its_answer(tiny):
         ("context", "[2 tokens, cut: the context of the model is full]"),
     ],
 )
-def test_an_answer_that_was_cut_says_why(tiny, finish, said):
-    assert streamed(tiny, ["p"], [finish]) == f"> p\nab\n{said}\n\n"
+def test_an_answer_that_was_cut_says_why(finish, said):
+    assert streamed(["p"], [finish]) == f"> p\nab\n{said}\n\n"

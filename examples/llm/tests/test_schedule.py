@@ -229,3 +229,29 @@ def test_blocks_go_back_when_the_model_fails():
     with pytest.raises(RuntimeError):
         list(generate(Broken(), plan))
     assert pool.num_free == 20
+
+
+def test_a_request_that_is_cancelled_gives_its_blocks_back_and_the_others_go_on():
+    pool = KvBlocks(4, 4)
+    model, plan = Model(4, 4, 8), scheduler(pool)
+    running, waiting, last = (plan.submit([i] * 4, 9) for i in (1, 2, 3))  # three blocks each
+    events = generate(model, plan)
+    next(events)
+    assert (pool.num_free, plan.num_running, plan.num_waiting) == (1, 1, 2)
+    plan.cancel(running)
+    plan.cancel(waiting)
+    assert (pool.num_free, plan.num_running, plan.num_waiting) == (4, 0, 1)
+    list(events)
+    assert last.output == alone([3] * 4, 9, frozenset())
+    assert [r.finish for r in (running, waiting, last)] == ["cancelled", "cancelled", "length"]
+    plan.cancel(last)
+    assert last.finish == "length"
+    assert pool.num_free == 4
+
+
+def test_a_request_that_is_ended_says_why():
+    plan = scheduler(KvBlocks(4, 4))
+    request = plan.submit([1], 9)
+    plan.next_batch()
+    plan.end(request, "stop")
+    assert (request.finish, request.blocks, plan.next_batch()) == ("stop", [], [])

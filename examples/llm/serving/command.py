@@ -1,0 +1,90 @@
+"""Runs the server until it is told to stop."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import socket
+from collections.abc import Callable
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import torch
+
+from llm.errors import RequestError
+from llm.protocol.asks import Defaults
+from llm.start import Engine
+
+_FIX = "python -m pip install 'starlette>=0.40' 'uvicorn>=0.30'"
+
+
+def serve(
+    options: SimpleNamespace, start: Callable[[], Engine], say: Callable[[str], None]
+) -> None:
+    """Serves until SIGTERM or an interrupt; then finishes what is open.
+
+    Args:
+        options: Of the command.
+        start: Loads the model; called once the rest is known to work.
+        say: Is told where the server listens.
+
+    Raises:
+        RequestError: The libraries are missing, or the port cannot be had.
+    """
+    try:
+        import uvicorn
+
+        from llm.serving import app
+        from llm.serving.worker import Worker
+    except ModuleNotFoundError as error:
+        what = f"the server needs {error.name}, which is not installed"
+        raise RequestError(what, fix=_FIX) from error
+    try:
+        listener = socket.create_server((options.host, options.port), backlog=1024)
+    except OSError as error:
+        what = f"{options.host}:{options.port} cannot be listened on: {error.strerror or error}"
+        raise RequestError(what, fix="use another --port, or --port 0 for any") from error
+    with listener:
+        engine = start()
+        capacity = options.batch + options.queue
+        worker = Worker(
+            engine.model,
+            engine.scheduler,
+            engine.model.pool,
+            engine.tokenizer,
+            capacity=capacity,
+        )
+        service = app.Service(
+            worker,
+            engine.tokenizer,
+            engine.model.config.vocab,
+            options.name or engine.name,
+            Defaults(options.max_tokens, options.temperature),
+            options.max_body,
+            options.drain,
+            {
+                "settings": {name: str(value) for name, value, _ in engine.settings},
+                "versions": {
+                    "trivet": version("trivet"),
+                    "torch": torch.__version__,
+                    "python": platform.python_version(),
+                },
+                "capacity": capacity,
+            },
+        )
+        config = uvicorn.Config(
+            app.make(service),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=round(options.drain),
+        )
+        # uvicorn raises a signal again once it has shut down, for whoever handled it before: here
+        # nobody does, as a server that was told to stop and did so has not failed.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        host, port = listener.getsockname()[:2]
+        say(f"{service.name} on http://{host}:{port}")
+        uvicorn.Server(config).run(sockets=[listener])
+        if worker.status.state == "failed":
+            raise RequestError(f"the engine failed: {worker.status.error}")

@@ -1,0 +1,67 @@
+"""How the server is doing: as JSON, as a page for people, and in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from llm.serving.worker import Worker
+
+_STYLE = "body{font:16px system-ui;margin:2em}td{padding:.2em 1em}td:first-child{color:#666}"
+
+
+def health(worker: Worker, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """State, load and speed; ``facts`` of device and versions stand beside them."""
+    now = worker.status
+    return {
+        "state": now.state,
+        **({"error": now.error} if now.error else {}),
+        "model": name,
+        **facts,
+        "requests": {"waiting": now.waiting, "running": now.running, "ended": now.outcomes},
+        "cache": {"blocks_free": now.blocks_free, "blocks": now.blocks},
+        "steps": now.steps,
+        "tokens": now.tokens,
+        "tokens_per_second": round(worker.speed(), 1),
+    }
+
+
+def page(facts: dict[str, Any]) -> str:
+    """The same as a table."""
+    rows = "".join(
+        f"<tr><td>{html.escape(key)}</td><td>{html.escape(_words(value))}</td></tr>"
+        for key, value in facts.items()
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5>"
+        f"<title>{html.escape(str(facts['model']))}</title><style>{_STYLE}</style>"
+        f"<h1>{html.escape(str(facts['model']))}</h1><table>{rows}</table>"
+        "<p>POST /v1/chat/completions, POST /v1/completions, GET /v1/models, "
+        "<a href=/health>/health</a>, <a href=/metrics>/metrics</a></p></html>"
+    )
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k.replace('_', ' ')} {_words(v)}" for k, v in value.items()) or "none"
+    return str(value)
+
+
+def metrics(worker: Worker) -> str:
+    """Gauges and counters."""
+    now = worker.status
+    gauges = {
+        "llm_up": int(now.state == "running"),
+        "llm_requests_waiting": now.waiting,
+        "llm_requests_running": now.running,
+        "llm_cache_blocks_free": now.blocks_free,
+        "llm_cache_blocks": now.blocks,
+    }
+    lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
+    counters = {"llm_steps_total": now.steps, "llm_tokens_total": now.tokens}
+    lines += [f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items()]
+    lines.append("# TYPE llm_requests_total counter\n")
+    lines += [
+        f'llm_requests_total{{outcome="{name}"}} {value}\n' for name, value in now.outcomes.items()
+    ]
+    return "".join(lines)

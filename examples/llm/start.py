@@ -1,0 +1,90 @@
+"""Loads a model for the options of a command, and says who chose each setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+import trivet
+from llm import source
+from llm.errors import RequestError
+from llm.fetch import fetch
+from llm.model import Llama
+from llm.schedule import Scheduler
+from llm.tokenizer import Tokenizer
+
+Setting = tuple[str, object, str]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A loaded model with its queue; ``settings``: names, values, and who chose each."""
+
+    name: str
+    model: Llama
+    scheduler: Scheduler
+    tokenizer: Tokenizer
+    settings: list[Setting]
+
+
+def settle(device: trivet.Device, name: str, given: object, fallback: object) -> Setting:
+    """The user's own value, else the device's proposal with its reason, else the engine's."""
+    if given is not None:
+        return name, given, "command line"
+    if name in device.defaults:
+        value, reason, plugin = device.defaults[name]
+        return name, value, f"{plugin}: {reason}"
+    return name, fallback, "engine"
+
+
+def as_dtype(name: object) -> torch.dtype:
+    """The floating dtype of that name."""
+    dtype = getattr(torch, str(name), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise RequestError(f"{name!r} is not a floating dtype", fix="use --dtype float32")
+    return dtype
+
+
+def say(notes: Console, text: str) -> None:
+    """Prints text that may quote anything: brackets in it are brackets, and no line is folded."""
+    notes.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def start(options: SimpleNamespace, notes: Console) -> Engine:
+    """Loads the model, or fetches it first."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    path = options.model or fetch(lambda text: say(notes, text))
+    device = trivet.device(options.device, strict=options.strict)
+    dtype = settle(device, "dtype", options.dtype, "float32")
+    block = settle(device, "block_size", options.block_size, 16)
+    block_size = int(str(block[1]))
+
+    file = source.read(path)
+    config, tokenizer = file.config, file.tokenizer()
+    with Progress(console=notes, transient=True, disable=not notes.is_terminal) as progress:
+        bar = progress.add_task("loading", total=config.layers)
+        model = Llama(
+            device,
+            file,
+            dtype=as_dtype(dtype[1]),
+            num_blocks=-(-options.cache_tokens // block_size),
+            block_size=block_size,
+            observe=options.observe,
+            advance=lambda: progress.advance(bar),
+        )
+    scheduler = Scheduler(
+        model.pool,
+        max_batch=options.batch,
+        budget=options.budget,
+        context=config.context,
+        eos=tokenizer.eos,
+    )
+    info = device.info
+    where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
+    name = path.name if path.is_dir() else path.stem
+    return Engine(name, model, scheduler, tokenizer, [where, dtype, block])
