@@ -1,8 +1,9 @@
 """Compiles the kernels while a wheel or an editable install is made.
 
-The compiler is ``$CXX``, else ``g++``, else ``clang++``. Whatever is missing (compiler, torch's
-headers, Linux) makes the wheel pure: it installs, and core's references run. ``_build.json`` in
-the package says what was built and with what, or why nothing was.
+The compiler is ``$CXX``, else ``g++``, else ``clang++``, else the one in the Python package
+``ziglang``. Whatever is missing (compiler, torch's headers, Linux) makes the wheel pure: it
+installs, and core's references run. ``_build.json`` in the package says what was built and with
+what, or why nothing was.
 """
 
 # ruff: noqa: INP001  # a build script, no package
@@ -10,6 +11,7 @@ the package says what was built and with what, or why nothing was.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -28,6 +30,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TORCH_TARGET = "0x020a000000000000"  # 2.10: the oldest stable interface that the binding needs
 OLDEST_TORCH = (2, 10)
+OLDEST_GLIBC = "2.28"  # that zig links for, as torch's wheels do
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -42,8 +45,10 @@ FLAGS = (
     "-Wno-maybe-uninitialized",
     "-Wno-unknown-warning-option",
 )
-LEVELS = {"baseline": (), "avx2": ("-march=x86-64-v3",), "avx512": ("-march=x86-64-v4",)}
-X86_64 = ("x86_64", "AMD64", "amd64")
+LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {"baseline": (), "avx2": ("-march=x86-64-v3",), "avx512": ("-march=x86-64-v4",)},
+    "aarch64": {"neon": ()},  # part of the architecture: no flags, and nothing below it
+}
 
 
 class NoKernels(Exception):
@@ -55,29 +60,35 @@ class Toolchain(NamedTuple):
 
     Args:
         command: the compiler's command line.
+        linker: the command line that links; another one where a C++ library would be linked in.
         version: first line of what it says of itself.
         torch: torch's package folder.
         torch_version: its version.
     """
 
     command: tuple[str, ...]
+    linker: tuple[str, ...]
     version: str
     torch: Path
     torch_version: str
 
-    def run(self, *arguments: str) -> None:
+    def compile(self, *arguments: str) -> None:
         """Runs the compiler.
 
         Raises:
             NoKernels: it failed; the message ends with its last lines.
         """
-        done = subprocess.run(  # noqa: S603  # the compiler that the builder chose
-            [*self.command, *arguments], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            tail = " | ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
-            msg = f"{self.command[0]} failed: {tail}"
-            raise NoKernels(msg)
+        _run(self.command, arguments)
+
+    def link(self, *arguments: str) -> None:
+        """Links; raises as ``compile`` does."""
+        _run(self.linker, arguments)
+
+    def spelled(self, flags: tuple[str, ...]) -> tuple[str, ...]:
+        """Flags in the compiler's own spelling: zig wants ``x86_64_v3`` for ``x86-64-v3``."""
+        if self.linker == self.command:
+            return flags
+        return tuple("-march=" + f[7:].replace("-", "_") for f in flags)
 
     def accepts(self, *flags: str) -> bool:
         """Whether the compiler knows the flags."""
@@ -85,10 +96,23 @@ class Toolchain(NamedTuple):
             probe = Path(folder, "probe.cpp")
             probe.write_text("int probe;\n")
             try:
-                self.run(*flags, "-c", str(probe), "-o", str(probe.with_suffix(".o")))
+                self.compile(*flags, "-c", str(probe), "-o", str(probe.with_suffix(".o")))
             except NoKernels:
                 return False
         return True
+
+
+def _run(command: tuple[str, ...], arguments: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603  # the compiler that the builder chose
+            [*command, *arguments], capture_output=True, text=True, check=False
+        )
+    except OSError as problem:
+        raise NoKernels(f"{command[0]} does not run: {problem}") from problem
+    if done.returncode:
+        tail = " | ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        raise NoKernels(f"{command[0]} failed: {tail}")
+    return done.stdout
 
 
 def find_toolchain() -> Toolchain:
@@ -100,24 +124,37 @@ def find_toolchain() -> Toolchain:
     if not sys.platform.startswith("linux"):
         msg = f"kernels are built on Linux only, this is {sys.platform}"
         raise NoKernels(msg)
-    command, version = _compiler()
+    command, linker, version = _compiler()
     torch, torch_version = _torch()
-    return Toolchain(command, version, torch, torch_version)
+    return Toolchain(command, linker, version, torch, torch_version)
 
 
-def _compiler() -> tuple[tuple[str, ...], str]:
+def _compiler() -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Command lines that compile and link, and the compiler's version."""
     chosen = os.environ.get("CXX", "").strip()
-    for text in [chosen] if chosen else ["g++", "clang++"]:
-        command = tuple(shlex.split(text))
+    packaged = shlex.join([sys.executable, "-m", "ziglang", "c++"])
+    for text in [chosen] if chosen else ["g++", "clang++", packaged]:
+        command = linker = tuple(shlex.split(text))
         if shutil.which(command[0]) is None:
             continue
-        done = subprocess.run(  # noqa: S603  # the compiler that the builder chose
-            [*command, "--version"], capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0 and done.stdout:
-            return command, done.stdout.splitlines()[0].strip()
-    what = f"CXX={chosen} does not run" if chosen else "neither g++ nor clang++ was found"
+        zig = {"zig", "ziglang"} & {Path(word).name for word in command}
+        if zig:  # `zig c++` would link its own C++ library, whose exceptions torch cannot catch
+            target = ("-target", f"{architecture()}-linux-gnu.{OLDEST_GLIBC}")
+            command, linker = (*command, *target), (*command[:-1], "cc", *target)
+        try:
+            version = _run(command, ("--version",)).splitlines()[0].strip()
+        except (NoKernels, IndexError):
+            continue
+        return command, linker, f"ziglang {_zig_version()}, {version}" if zig else version
+    what = f"CXX={chosen} does not run" if chosen else "found none of g++, clang++, ziglang"
     raise NoKernels(what)
+
+
+def _zig_version() -> str:
+    try:
+        return importlib.metadata.version("ziglang")
+    except importlib.metadata.PackageNotFoundError:
+        return "outside of this Python"
 
 
 def _torch() -> tuple[Path, str]:
@@ -146,11 +183,17 @@ def sources_digest(kernels: Path) -> str:
     return total.hexdigest()[:8]
 
 
+def architecture() -> str:
+    """The machine's architecture, as in the tags of wheels for Linux."""
+    machine = platform.machine()
+    return {"AMD64": "x86_64", "amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
 def levels_of(tools: Toolchain) -> dict[str, tuple[str, ...]]:
     """The levels that this compiler can build for this machine's architecture."""
-    if platform.machine() not in X86_64:
-        return {"baseline": ()}
-    return {name: flags for name, flags in LEVELS.items() if tools.accepts(*flags)}
+    levels = LEVELS.get(architecture(), {"baseline": ()})
+    spelled = {name: tools.spelled(flags) for name, flags in levels.items()}
+    return {name: flags for name, flags in spelled.items() if tools.accepts(*flags)}
 
 
 def plan(tools: Toolchain, kernels: Path) -> dict[str, Any]:
@@ -162,7 +205,7 @@ def plan(tools: Toolchain, kernels: Path) -> dict[str, Any]:
         "levels": {name: list(flags) for name, flags in levels_of(tools).items()},
         "torch": tools.torch_version,
         "torch_target": TORCH_TARGET,
-        "machine": platform.machine(),
+        "machine": architecture(),
         "sources": sources_digest(kernels),
     }
     text = json.dumps([record, list(tools.command)], sort_keys=True)
@@ -191,13 +234,13 @@ def compile_kernels(tools: Toolchain, record: dict[str, Any], kernels: Path, tar
 
         def one(job: tuple[Path, tuple[str, list[str]]]) -> None:
             out, (source, flags) = job
-            tools.run(*FLAGS, *flags, "-c", str(kernels / source), "-o", str(out))
+            tools.compile(*FLAGS, *flags, "-c", str(kernels / source), "-o", str(out))
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(one, jobs.items()))
         linked = folder / target.name
         libraries = ["-L" + str(tools.torch / "lib"), "-ltorch_cpu"]
-        tools.run("-shared", "-s", "-o", str(linked), *map(str, jobs), *libraries)
+        tools.link("-shared", "-s", "-o", str(linked), *map(str, jobs), *libraries)
         linked.replace(target)  # whole or not at all, also when two builds meet
 
 
@@ -231,8 +274,7 @@ class KernelBuild(BuildHookInterface[Any]):
             self.app.display_warning(f"trivet-cpu: no kernels: {record['reason']}")
         else:
             build_data["pure_python"] = False
-            machine = "x86_64" if record["machine"] in X86_64 else record["machine"]
-            build_data["tag"] = f"py3-none-linux_{machine}"
+            build_data["tag"] = f"py3-none-linux_{record['machine']}"
         text = json.dumps(record, indent=1, sort_keys=True) + "\n"
         package = root / "src/trivet_cpu"
         if version == "editable":

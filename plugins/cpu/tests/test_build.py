@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from trivet_cpu import isa
 from trivet_cpu._library import KERNELS, library
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,10 +128,14 @@ def test_torch_is_found_without_being_imported(hook, monkeypatch, tmp_path):
         hook._torch()
 
 
-def test_other_machines_get_the_baseline(hook, monkeypatch):
+def test_other_machines_get_their_own_level(hook, monkeypatch):
     tools = hook.find_toolchain()
-    monkeypatch.setattr(hook.platform, "machine", lambda: "aarch64")
-    assert hook.levels_of(tools) == {"baseline": ()}
+    for machine, levels in (("riscv64", {"baseline": ()}), ("aarch64", {"neon": ()})):
+        monkeypatch.setattr(hook.platform, "machine", lambda machine=machine: machine)
+        assert hook.levels_of(tools) == levels
+        assert hook.plan(tools, KERNELS)["machine"] == machine
+    monkeypatch.setattr(hook.platform, "machine", lambda: "arm64")
+    assert hook.architecture() == "aarch64"
     monkeypatch.setattr(hook.sys, "platform", "darwin")
     assert hook.build(ROOT)[0]["reason"] == "kernels are built on Linux only, this is darwin"
 
@@ -139,6 +144,73 @@ def test_a_level_that_the_compiler_does_not_know_is_left_out(hook):
     tools = hook.find_toolchain()
     assert tools.accepts("-O2")
     assert not tools.accepts("-march=x86-64-v99")
+
+
+def test_the_compiler_of_the_package_index_comes_last(hook, monkeypatch, tmp_path):
+    """Its command lines name a target, and C++ is linked by `cc`: no second C++ library."""
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(hook.shutil, "which", lambda name: name if name == sys.executable else None)
+    monkeypatch.setattr(hook, "_run", lambda command, arguments: "clang version 22\n")
+    command, linker, version = hook._compiler()
+    assert command[:5] == (sys.executable, "-m", "ziglang", "c++", "-target")
+    assert linker == (*command[:3], "cc", *command[4:])
+    assert version.startswith("ziglang ")
+    tools = hook.Toolchain(command, linker, version, tmp_path, "2.13")
+    assert tools.spelled(("-march=x86-64-v3",)) == ("-march=x86_64_v3",)
+    plain = hook.Toolchain(("g++",), ("g++",), "12", tmp_path, "2.13")
+    assert plain.spelled(("-march=x86-64-v3",)) == ("-march=x86-64-v3",)
+
+
+RAISE = """
+import torch
+from trivet.errors import DomainError
+from trivet_cpu import isa
+from trivet_cpu._library import library
+from trivet_cpu.attention import paged_attention
+from trivet_cpu.norm import rms_norm
+assert "ziglang" in library().note, library().note
+for level in isa.levels():
+    with isa.using(level):
+        x = torch.randn(64, 1000)
+        expected = torch.nn.functional.rms_norm(x, (1000,), eps=1e-6)
+        torch.testing.assert_close(rms_norm(x, torch.ones(1000)), expected)
+        for _ in range(3):
+            try:
+                rms_norm(x.double(), torch.ones(1000))
+            except DomainError as error:
+                assert "float32 or bfloat16" in str(error)
+            else:
+                raise SystemExit("no error")
+pages, one = torch.zeros(2, 16, 1, 64), torch.tensor([1]).int()
+try:
+    paged_attention(torch.zeros(1, 1, 64), pages, pages, torch.tensor([[7]]).int(),
+                    torch.tensor([0, 1]).int(), one, 1, 1, 1.0, [])
+except DomainError as error:
+    assert "outside of the cache" in str(error)
+else:
+    raise SystemExit("no error")
+print("raised", len(isa.levels()))
+"""
+
+
+def test_errors_pass_from_a_library_of_ziglang_through_torch(project, hook, monkeypatch):
+    """A second C++ library in the process would end it where torch catches the exception."""
+    if importlib.util.find_spec("ziglang") is None:
+        if "ziglang" in os.environ.get("TRIVET_REQUIRE", "").split(","):
+            pytest.fail("not_run: no ziglang")
+        pytest.skip("not_run: no ziglang")
+    monkeypatch.setenv("CXX", f"{sys.executable} -m ziglang c++")
+    record, library = hook.build(project)
+    assert library is not None, record
+    package = project / "src/trivet_cpu"
+    shutil.copy2(library, package)
+    (package / "_build.json").write_text(json.dumps(record))
+    done = subprocess.run(
+        [sys.executable, "-c", RAISE], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(project / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"raised {len(isa.levels())}\n"
 
 
 def test_the_library_in_use_is_of_these_sources(hook):

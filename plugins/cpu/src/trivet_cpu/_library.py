@@ -18,6 +18,9 @@ PACKAGE: Final = Path(__file__).parent
 KERNELS: Final = PACKAGE / "kernels"
 RECORD: Final = PACKAGE / "_build.json"
 
+LEVELS: Final = ("baseline", "avx2", "avx512", "neon")
+"""Names of the levels, from the plainest to the widest of x86-64, then that of aarch64."""
+
 _SHARED: Final = (
     "simd.h",
     "pair.h",
@@ -25,11 +28,11 @@ _SHARED: Final = (
     "table.h",
     "level.cpp",
     "tensor.h",
+    "library.h",
     "overlap.h",
     "isa.h",
     "binding.cpp",
 )
-_LEVELS: Final = ("baseline", "avx2", "avx512")
 _PREFIX: Final = "trivet_cpu domain: "
 _MEMORY: Final = re.compile(r"trivet_cpu memory: (\d+) bytes: (.*)")
 _REBUILD: Final = "install a C++ compiler, then: pip install --no-build-isolation trivet-cpu"
@@ -57,7 +60,7 @@ class Library:
         """One sentence for ``trivet doctor``."""
         if self.reason:
             return f"no kernels of trivet-cpu: {self.reason}; {_REBUILD}"
-        levels = ", ".join(sorted(self.record["levels"], key=_LEVELS.index))
+        levels = ", ".join(sorted(self.record["levels"], key=LEVELS.index))
         return f"kernels of trivet-cpu: levels {levels}, built by {self.record['compiler']}"
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from trivet.errors import DomainError
-from trivet_cpu._library import op, refuse
-
-LEVELS: Final = ("baseline", "avx2", "avx512")
-"""Names of the levels, from the plainest to the widest."""
+from trivet_cpu._library import LEVELS, op, refuse
 
 
 def level() -> str:

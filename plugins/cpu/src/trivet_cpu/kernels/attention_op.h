@@ -100,12 +100,12 @@ inline void run_tiles(const AttentionArgs& a, Type type, const char* op) {
       if (!kernel(a, tiles[i], scratch)) found = false;
   };
   constexpr double SERIAL_WORK = 64 * 1024;  // multiply-adds
-  int64_t threads = work * a.head_dim < SERIAL_WORK ? 1 : torch::stable::get_num_threads();
+  int64_t threads = work * a.head_dim < SERIAL_WORK ? 1 : thread_count();
   threads = threads < count ? threads : count;
   if (threads <= 1)
     worker(0, 1);
   else
-    torch::stable::parallel_for(0, threads, 1, worker);
+    in_parallel(threads, 1, worker);
   require(found, op, "block_table names a block outside of the cache");
 }
 

@@ -1,4 +1,6 @@
 // The library's operators, over torch's stable interface: one file runs on many versions of torch.
+#include "library.h"
+
 #include "activation_op.h"
 #include "attention_op.h"
 #include "grid_op.h"
@@ -13,7 +15,7 @@
 
 namespace trivet_cpu {
 
-// The level in use: 0 baseline, 1 AVX2, 2 AVX-512.
+// The level in use: 0 baseline, 1 AVX2, 2 AVX-512, 3 NEON.
 static void isa(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = torch::stable::detail::from((int64_t)current().level);
 }
@@ -62,7 +64,7 @@ static void set_isa(StableIValue* stack, uint64_t, uint64_t) {
   "Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor query_start, "      \
   "Tensor seq_lens, float scale, int window, float soft_cap"
 
-STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
+TRIVET_CPU_DEFINITIONS(m) {
   m.def("isa() -> int");
   m.def("isa_levels() -> int");
   m.def("set_isa(int level) -> ()");
@@ -107,13 +109,13 @@ STABLE_TORCH_LIBRARY(TRIVET_CPU_NAMESPACE, m) {
         "float soft_cap) -> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CompositeExplicitAutograd, m) {
+TRIVET_CPU_IMPLEMENTATIONS(CompositeExplicitAutograd, m) {
   m.impl("isa", &trivet_cpu::isa);
   m.impl("isa_levels", &trivet_cpu::isa_levels);
   m.impl("set_isa", &trivet_cpu::set_isa);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(TRIVET_CPU_NAMESPACE, CPU, m) {
+TRIVET_CPU_IMPLEMENTATIONS(CPU, m) {
   IMPLEMENT_NORMS("", false);
   IMPLEMENT_NORMS("_prefix", true);
   m.impl("q_norm", &trivet_cpu::q_norm);

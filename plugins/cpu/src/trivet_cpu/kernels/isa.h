@@ -8,7 +8,7 @@
 
 namespace trivet_cpu {
 
-enum Level : int { BASELINE = 0, AVX2 = 1, AVX512 = 2, LEVELS = 3 };
+enum Level : int { BASELINE = 0, AVX2 = 1, AVX512 = 2, NEON = 3, LEVELS = 4 };
 
 // Asks the processor directly: compilers' own answers differ, and some are stubs.
 inline int highest_supported() {
@@ -29,6 +29,8 @@ inline int highest_supported() {
   const unsigned f_dq_cd_bw_vl = (1u << 16) | (1u << 17) | (1u << 28) | (1u << 30) | (1u << 31);
   const bool wide = (features & f_dq_cd_bw_vl) == f_dq_cd_bw_vl && (low & 0xe6) == 0xe6;
   return wide ? AVX512 : AVX2;
+#elif defined(__aarch64__)
+  return NEON;  // part of the architecture
 #else
   return BASELINE;
 #endif
@@ -39,12 +41,17 @@ inline const Table* table_of(int level) {
   static const int highest = highest_supported();
   if (level < 0 || level > highest) return nullptr;
   switch (level) {
+#if defined(TRIVET_CPU_HAS_BASELINE)
     case BASELINE: return &trivet_cpu_baseline;
+#endif
 #if defined(TRIVET_CPU_HAS_AVX2)
     case AVX2: return &trivet_cpu_avx2;
 #endif
 #if defined(TRIVET_CPU_HAS_AVX512)
     case AVX512: return &trivet_cpu_avx512;
+#endif
+#if defined(TRIVET_CPU_HAS_NEON)
+    case NEON: return &trivet_cpu_neon;
 #endif
     default: return nullptr;
   }
@@ -52,7 +59,7 @@ inline const Table* table_of(int level) {
 
 struct Current {
   int level = BASELINE;
-  const Table* table = &trivet_cpu_baseline;
+  const Table* table = nullptr;  // each build has the plainest level of its architecture
   Current() {
     for (int i = 0; i < LEVELS; i++)
       if (const Table* t = table_of(i)) level = i, table = t;

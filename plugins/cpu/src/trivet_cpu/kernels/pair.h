@@ -29,6 +29,9 @@ INLINE Pair load_pair<bf16>(const float* p) {
   __m256 even = _mm256_shuffle_ps(x, y, 0x88), odd = _mm256_shuffle_ps(x, y, 0xdd);
   return {(vf)_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8)),
           (vf)_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8))};
+#elif defined(__aarch64__)
+  float32x4x2_t x = vld2q_f32(p);
+  return {(vf)x.val[0], (vf)x.val[1]};
 #else
   Pair out;
   for (int i = 0; i < VL; i++) out.a[i] = p[2 * i], out.b[i] = p[2 * i + 1];
@@ -74,6 +77,8 @@ INLINE vu merge_upper(vu a, vu b) {
 #if defined(__AVX512F__)  // mask ? b : a
   return (vu)_mm512_ternarylogic_epi32((__m512i)(a >> 16), (__m512i)b,
                                        _mm512_set1_epi32((int)0xffff0000u), 0xd8);
+#elif defined(__aarch64__)  // shifts a, and keeps the upper half of b
+  return (vu)vsriq_n_u32((uint32x4_t)b, (uint32x4_t)a, 16);
 #else
   return (a >> 16) | (b & 0xffff0000u);
 #endif

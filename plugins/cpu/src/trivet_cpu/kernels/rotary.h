@@ -77,6 +77,12 @@ INLINE void rotate_neighbours(const float* in, float* out, vf c, vf s) {
     __m256 swapped = _mm256_permute_ps(x, 0xb1);
     store(out + h * VL, (vf)_mm256_fmaddsub_ps(x, cc, _mm256_mul_ps(swapped, ss)));
   }
+#elif defined(__aarch64__)
+  Pair x = load_pair<bf16>(in);  // even and odd elements
+  float32x4x2_t turned;
+  turned.val[0] = (float32x4_t)fma(x.a, c, -(x.b * s));
+  turned.val[1] = (float32x4_t)fma(x.b, c, x.a * s);
+  vst2q_f32(out, turned);
 #else
   for (int i = 0; i < VL; i++) rotate_one_pair(in + 2 * i, out + 2 * i, c[i], s[i]);
 #endif

@@ -8,6 +8,8 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define INLINE __attribute__((always_inline)) inline
@@ -42,6 +44,8 @@ INLINE vf fma(vf a, vf b, vf c) {
   return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
   return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   return a * b + c;
 #endif
@@ -52,6 +56,8 @@ INLINE vf select(vi mask, vf yes, vf no) {
   return mask ? yes : no;
 #elif defined(__AVX2__)
   return (vf)_mm256_blendv_ps((__m256)no, (__m256)yes, (__m256)mask);
+#elif defined(__aarch64__)
+  return (vf)vbslq_f32((uint32x4_t)mask, (float32x4_t)yes, (float32x4_t)no);
 #else
   return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 #endif
@@ -137,6 +143,8 @@ INLINE bool any_nan(vf a, vf b) {
   return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q) != 0;
 #elif defined(__AVX2__)
   return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q)) != 0;
+#elif defined(__aarch64__)
+  return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 #else
   vi bad = (a != a) | (b != b);
   int32_t any = 0;
@@ -159,6 +167,8 @@ INLINE vf load(const bf16* p) {
   return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
 #elif defined(__AVX2__)
   return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)h), 16);
+#elif defined(__aarch64__)
+  return (vf)vshlq_n_u32(vmovl_u16((uint16x4_t)h), 16);
 #else
   return (vf)(__builtin_convertvector(h, vu) << 16);
 #endif
@@ -171,6 +181,8 @@ INLINE vh upper_half(vu u) {
 #elif defined(__AVX2__)
   __m256i s = _mm256_srli_epi32((__m256i)u, 16);
   return (vh)_mm_packus_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+#elif defined(__aarch64__)
+  return (vh)vshrn_n_u32((uint32x4_t)u, 16);
 #else
   return __builtin_convertvector(u >> 16, vh);
 #endif
@@ -227,6 +239,8 @@ INLINE float sum_of_lanes(vf x) {
 #elif defined(__AVX2__)
   __m256 h = (__m256)x;
   return sum_of_lanes(_mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
+#elif defined(__aarch64__)
+  return vpadds_f32(vadd_f32(vget_low_f32((float32x4_t)x), vget_high_f32((float32x4_t)x)));
 #else
   return (x[0] + x[2]) + (x[1] + x[3]);
 #endif
@@ -244,6 +258,8 @@ INLINE float max_of_lanes(vf x) {
   __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+#elif defined(__aarch64__)
+  return vmaxnmvq_f32((float32x4_t)x);
 #else
   float m = x[0];
   for (int i = 1; i < VL; i++) m = x[i] > m ? x[i] : m;
@@ -281,6 +297,13 @@ INLINE vf sums_of_lanes(const vf* rows) {
                          _mm256_shuffle_ps(a[i], a[i + 2], 0xee));
   __m256 c = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xdd));
   return (vf)_mm256_shuffle_ps(c, c, 0xd8);
+#elif defined(__aarch64__)
+  float32x4_t a[2];
+  for (int i = 0; i < 2; i++) {  // lane l + lane l+2, rows 2i and 2i+1 side by side
+    float64x2_t x = (float64x2_t)rows[2 * i], y = (float64x2_t)rows[2 * i + 1];
+    a[i] = vaddq_f32((float32x4_t)vzip1q_f64(x, y), (float32x4_t)vzip2q_f64(x, y));
+  }
+  return (vf)vpaddq_f32(a[0], a[1]);  // + lane l+1
 #else
   vf out;
   for (int i = 0; i < VL; i++) out[i] = sum_of_lanes(rows[i]);

@@ -129,12 +129,17 @@ struct Table {
   void (*sample[TYPES])(const SampleArgs&, int64_t begin, int64_t end, SampleEntry* entries);
 };
 
+#if defined(TRIVET_CPU_HAS_BASELINE)
 extern "C" const Table trivet_cpu_baseline;
+#endif
 #if defined(TRIVET_CPU_HAS_AVX2)
 extern "C" const Table trivet_cpu_avx2;
 #endif
 #if defined(TRIVET_CPU_HAS_AVX512)
 extern "C" const Table trivet_cpu_avx512;
+#endif
+#if defined(TRIVET_CPU_HAS_NEON)
+extern "C" const Table trivet_cpu_neon;
 #endif
 
 }  // namespace trivet_cpu

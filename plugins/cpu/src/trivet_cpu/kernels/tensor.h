@@ -1,19 +1,24 @@
 // Tensors as the kernels' operators see them, over torch's stable C interface.
+//
+// The library has no C++ in common with torch but exceptions: of torch's headers only C functions
+// and conversions of values are used (their wrappers bring streams along), and errors are thrown
+// with plain text. It therefore works with any C++ library's headers, libc++'s included, while
+// exceptions, operator new and delete are those of the library that torch itself runs on.
 #pragma once
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/c/shim.h>
+#include <torch/csrc/stable/stableivalue_conversions.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 #include "isa.h"
@@ -23,7 +28,9 @@ namespace trivet_cpu {
 
 // Messages of this form become DomainError in Python; anything else passes as it is.
 [[noreturn]] __attribute__((cold, noinline)) inline void outside(const char* op, const char* what) {
-  throw std::runtime_error(std::string("trivet_cpu domain: ") + op + ": " + what);
+  char text[512];
+  std::snprintf(text, sizeof text, "trivet_cpu domain: %s: %s", op, what);
+  throw std::runtime_error(text);
 }
 inline void require(bool holds, const char* op, const char* what) {
   if (__builtin_expect(!holds, 0)) outside(op, what);
@@ -193,7 +200,8 @@ inline void advise_huge_pages(AtenTensorHandle h, int64_t bytes) {
   if (bytes < HUGE_PAGES_FROM) return;
   void* p;
   if (torch_get_mutable_data_ptr(h, &p) != AOTI_TORCH_SUCCESS) return;
-  const uintptr_t page = 4096, from = ((uintptr_t)p + page - 1) / page * page;
+  static const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);  // 4, 16 or 64 KiB on aarch64
+  const uintptr_t from = ((uintptr_t)p + page - 1) / page * page;
   madvise((void*)from, (uintptr_t)p + bytes - from, MADV_HUGEPAGE);
 #else
   (void)h;
@@ -206,9 +214,9 @@ constexpr int64_t MAX_DIM = 16;
 // Messages of this form become OutOfMemory in Python.
 [[noreturn]] __attribute__((cold, noinline)) inline void out_of_memory(const char* op,
                                                                        double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.0f", bytes);
-  throw std::runtime_error(std::string("trivet_cpu memory: ") + text + " bytes: " + op);
+  char text[512];
+  std::snprintf(text, sizeof text, "trivet_cpu memory: %.0f bytes: %s", bytes, op);
+  throw std::runtime_error(text);
 }
 
 // A fresh contiguous tensor with the leading sizes of `like`, and `last` as its last dim.
@@ -230,17 +238,30 @@ inline AtenTensorHandle fresh(const Arg& like, int64_t last, const char* op) {
   return h;
 }
 
+inline int64_t thread_count() {
+  uint32_t count = 1;
+  torch_ok(torch_get_num_threads(&count), "torch's number of threads cannot be read");
+  return count;
+}
+// f(begin, end) for parts of [0, count) that have at least `grain` elements, on torch's threads.
+template <class F>
+void in_parallel(int64_t count, int64_t grain, const F& f) {
+  auto call = [](int64_t begin, int64_t end, void* it) { (*(const F*)it)(begin, end); };
+  if (torch_parallel_for(0, count, grain, call, (void*)&f) != AOTI_TORCH_SUCCESS)
+    throw std::runtime_error("trivet_cpu: work on torch's threads failed");
+}
+
 // Rows over torch's threads; below SERIAL_BYTES a thread it is not worth waking one.
 constexpr int64_t SERIAL_BYTES = 64 * 1024;
 template <class F>
 void over_rows(int64_t rows, int64_t bytes_per_row, const F& f) {
   if (rows <= 0) return;
   if (rows == 1 || rows * bytes_per_row <= SERIAL_BYTES) return f((int64_t)0, rows);
-  int64_t threads = torch::stable::get_num_threads();
+  int64_t threads = thread_count();
   if (threads <= 1) return f((int64_t)0, rows);
   int64_t grain = (rows + threads - 1) / threads;
   int64_t least = SERIAL_BYTES / (bytes_per_row + 1) + 1;
-  torch::stable::parallel_for(0, rows, grain > least ? grain : least, f);
+  in_parallel(rows, grain > least ? grain : least, f);
 }
 
 inline Type activation_type(const Arg& x, const char* op) {
