@@ -68,8 +68,8 @@ def gates(name: str, tokens: int, hidden: int) -> Iterator[Cell]:
     for kind, operator in GELUS.items():
         yield cell(
             f"{operator}_and_mul",
-            lambda kind=kind: activation.gelu_and_mul(x, kind),
-            lambda kind=kind: activation.gelu_and_mul_out(x, kind, out=out),
+            partial(activation.gelu_and_mul, x, kind),
+            partial(activation.gelu_and_mul_out, x, kind, out=out),
             partial(functional.gelu, approximate=kind),
         )
 
@@ -92,9 +92,9 @@ def activations(name: str, tokens: int, hidden: int) -> Iterator[Cell]:
     for kind, operator in GELUS.items():
         yield cell(
             operator,
-            lambda kind=kind: activation.gelu(x, kind),
-            lambda kind=kind: activation.gelu_out(x, kind, out=out),
-            {"F.gelu": lambda kind=kind: functional.gelu(x, approximate=kind)},
+            partial(activation.gelu, x, kind),
+            partial(activation.gelu_out, x, kind, out=out),
+            {"F.gelu": partial(functional.gelu, x, approximate=kind)},
         )
 
 

@@ -113,25 +113,30 @@ class Tokenizer:
 
 
 class TextStream:
-    """Turns ids into text piece by piece and never prints half a character."""
+    """Turns ids into text piece by piece and never prints half a character.
+
+    Only the ids since the last but one piece are decoded again: what a decoder does at the start
+    of a text (dropping a space) happens to a piece that was given out before.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._shown = ""
+        self._given: list[int] = []  # the ids of the last piece
+        self._new: list[int] = []
 
     def push(self, token: int) -> str:
         """The text that this token completes; empty while a character is not whole."""
-        self._ids.append(token)
-        text = self._tokenizer.decode(self._ids)
-        if text.endswith("\ufffd"):
-            return ""
-        return self._emit(text)
+        self._new.append(token)
+        return self._piece(whole=False)
 
     def close(self) -> str:
         """What is left when no token follows."""
-        return self._emit(self._tokenizer.decode(self._ids))
+        return self._piece(whole=True)
 
-    def _emit(self, text: str) -> str:
-        piece, self._shown = text[len(self._shown) :], text
-        return piece
+    def _piece(self, *, whole: bool) -> str:
+        before = self._tokenizer.decode(self._given)
+        text = self._tokenizer.decode(self._given + self._new)
+        if text.endswith("\ufffd") and not whole:
+            return ""
+        self._given, self._new = self._new or self._given, []
+        return text[len(before) :]

@@ -28,7 +28,7 @@ _SIZES = (
     {"tokens": 3, "hidden": 1},
     {"tokens": 0, "hidden": 8},
 )
-_SCALARS = ({}, {"approximate": "tanh"})
+_SCALARS: tuple[dict[str, str], ...] = ({}, {"approximate": "tanh"})
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,8 @@ def _silu_and_mul_oracle(x: Tensor) -> Tensor:
 def _gelu_oracle(x: Tensor, approximate: str = "none") -> Tensor:
     """Through the complement of erf; with tanh, as the sigmoid that it is."""
     if approximate == "none":
-        return x * torch.special.erfc(x * -math.sqrt(0.5)) / 2
+        tail: Tensor = torch.special.erfc(x * -math.sqrt(0.5))
+        return x * tail / 2
     argument = math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)
     return x * torch.exp(-torch.logaddexp(torch.zeros_like(x), -argument))
 
