@@ -69,7 +69,7 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
     if sampling.is_random:
         source = "engine: drawn" if given.seed is None else "command line"
         settings.append(("seed", sampling.seed, source))
-    return report.collect(settings, texts.texts, calls, times)
+    return report.collect(settings, texts.texts, calls, engine.model.memory(), times)
 
 
 def run_file(given: SimpleNamespace, notes: Console) -> None:

@@ -101,12 +101,12 @@ class Llama:
         advance: Callable[[], None] = lambda: None,
     ) -> None:
         c = self.config = file.config
-        self._where, self._observe = device.torch, observe
+        self._where, self._observe, self._memory = device.torch, observe, device.memory
         self.plan = device.plan(sites(c, dtype, block_size), observe=observe)
         self._weights = weights.load(
             file,
             c,
-            lambda w: w.to(self._where, dtype),
+            lambda w: self._placed(w.to(self._where, dtype)),
             partial(self.plan.prepare, account=device.memory.account),
             advance,
         )
@@ -117,6 +117,15 @@ class Llama:
         reach = min(c.context, num_blocks * block_size)  # no position beyond the cache is computed
         tables = c.rope.tables(torch.arange(reach), length=reach)
         self._cos, self._sin = (t.to(self._where) for t in tables)
+
+    def _placed(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight, counted until its memory ends; packing may be the end of it."""
+        self._memory.account(weight, "weights")
+        return weight
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by what they are for: weights as they came, packs made of them, the KV cache."""
+        return dict(self._memory.stats().by_tag)
 
     def calls(self) -> list[dict[str, Any]]:
         """Which implementation ran at each site and how often, if the plan observes.

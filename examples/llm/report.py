@@ -83,6 +83,7 @@ def collect(
     settings: list[tuple[str, object, str]],
     texts: dict[Request, str],
     calls: list[dict[str, Any]],
+    memory: dict[str, int],
     times: list[float],
 ) -> dict[str, Any]:
     """The report as plain values.
@@ -91,6 +92,7 @@ def collect(
         settings: Names, values, and who chose each.
         texts: The text of each request.
         calls: What ran at each site.
+        memory: Bytes that the device's ledger counts, by what they are for.
         times: When loading began, when it ended, when each token came; in seconds.
     """
     start, loaded, *tokens = times
@@ -107,6 +109,7 @@ def collect(
             for r, text in texts.items()
         ],
         "calls": calls,
+        "memory": memory,
         "load_seconds": loaded - start,
         "first_token_seconds": tokens[0] - loaded,
         "tokens_per_second": len(tokens) / (tokens[-1] - loaded),
@@ -139,6 +142,10 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"{len(slow)} of {len(every)} sites run on the reference of trivet\n")
     settings = [list(row.values()) for row in report["settings"]]
     console.print(_table("settings", ["setting", "value", "chosen by"], settings))
+    sizes = ", ".join(
+        f"{k.replace('_', ' ')} {v / 1e6:.0f} MB" for k, v in report["memory"].items()
+    )
+    console.print(f"memory: {sizes}", highlight=False)
     console.print(
         f"load {report['load_seconds']:.1f} s, first token {report['first_token_seconds']:.2f} s, "
         f"{report['tokens_per_second']:.1f} tokens/s"

@@ -64,6 +64,7 @@ def serve(
             options.drain,
             {
                 "settings": {name: str(value) for name, value, _ in engine.settings},
+                "memory_bytes": engine.model.memory(),
                 "versions": {
                     "trivet": version("trivet"),
                     "torch": torch.__version__,

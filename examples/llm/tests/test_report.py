@@ -16,6 +16,7 @@ def shown(*calls, reason=FOREIGN):
     given = {
         "settings": [{"name": "device", "value": reason, "source": reason}],
         "calls": [{"site": s, "implementation": i, "calls": n} for s, i, n in calls],
+        "memory": {"weights": 5_000_000, "kv_cache": 1_600_000},
         "load_seconds": 1.0,
         "first_token_seconds": 0.1,
         "tokens_per_second": 9.0,
@@ -81,3 +82,7 @@ def test_each_prompt_stands_before_its_answer():
 )
 def test_an_answer_that_was_cut_says_why(finish, said):
     assert streamed(["p"], [finish]) == f"> p\nab\n{said}\n\n"
+
+
+def test_memory_is_shown_by_what_it_is_for():
+    assert "memory: weights 5 MB, kv cache 2 MB" in shown(("norm", "vendor/vec", 7))
