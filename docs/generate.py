@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trivet import contracts, devices
+from trivet import contracts, devices, rope
 from trivet.catalogue import operators
 from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
@@ -142,10 +142,13 @@ def api_page() -> str:
         ("Step", step.Step),
         ("trivet.contracts.operator", contracts.operator),
         ("trivet.contracts.DeviceInfo", contracts.DeviceInfo),
+        *((f"trivet.rope.{n}", getattr(rope, n)) for n in rope.__all__),
     ):
         text += _member(name, value)
         if inspect.isclass(value):
             for attribute, member in vars(value).items():
+                if hasattr(value.__base__, attribute):
+                    continue  # said once, by the class that has it first
                 function = member.fget if isinstance(member, property) else member
                 function = getattr(member, "func", function)
                 if not attribute.startswith("_") and inspect.isfunction(function):
