@@ -49,6 +49,8 @@ struct Gelu {
 template <class F>
 INLINE Pair apply(Pair x) { return {F::of(x.a), F::of(x.b)}; }
 
+constexpr int64_t READ_AHEAD = 4096, WRITE_AHEAD = 1024;  // bytes, by measurement
+
 template <class F, class T>
 void activation(const ActivationArgs& a, int64_t begin, int64_t end) {
   const int64_t n = a.width;
@@ -56,7 +58,11 @@ void activation(const ActivationArgs& a, int64_t begin, int64_t end) {
     const T* x = (const T*)a.x + row * a.x_stride;
     T* y = (T*)a.y + row * a.y_stride;
     int64_t i = 0;
-    for (; i + 2 * VL <= n; i += 2 * VL) store_pair<FROM_BF16>(y + i, apply<F>(load_pair<T>(x + i)));
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+      read_soon(x + i, READ_AHEAD);
+      write_soon(y + i, WRITE_AHEAD);
+      store_pair<FROM_BF16>(y + i, apply<F>(load_pair<T>(x + i)));
+    }
     if (i < n) store_pair_first(y + i, apply<F>(load_pair_first<T>(x + i, n - i)), n - i);
   }
 }
@@ -69,8 +75,12 @@ void activation_and_mul(const ActivationArgs& a, int64_t begin, int64_t end) {
     const T* up = gate + n;
     T* y = (T*)a.y + row * a.y_stride;
     int64_t i = 0;
-    for (; i + 2 * VL <= n; i += 2 * VL)
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+      read_soon(gate + i, READ_AHEAD);
+      read_soon(up + i, READ_AHEAD);
+      write_soon(y + i, WRITE_AHEAD);
       store_pair<FROM_BF16>(y + i, apply<F>(load_pair<T>(gate + i)) * load_pair<T>(up + i));
+    }
     if (i < n) {
       Pair g = load_pair_first<T>(gate + i, n - i), u = load_pair_first<T>(up + i, n - i);
       store_pair_first(y + i, apply<F>(g) * u, n - i);

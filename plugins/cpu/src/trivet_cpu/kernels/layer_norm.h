@@ -1,4 +1,4 @@
-// layer_norm: two or three passes over a row that stays in the first-level cache.
+// layer_norm: two or three passes over rows that stay in the inner caches.
 #pragma once
 #include "pair.h"
 #include "table.h"
@@ -56,49 +56,66 @@ INLINE Moments moments(const X* x, int64_t n) {
 }
 
 // (x - mean) * inverse * weight + bias; an absent operand is null and is not read.
-template <class W, class X, bool WEIGHT, bool BIAS, bool WHOLE>
-INLINE Pair normalised(Pair d, const W* w, const W* b, float inverse, int64_t n) {
-  auto load = [n](const W* p) {
-    return WHOLE ? load_pair<X>(p) : load_pair_first<X>(p, n);
-  };
-  Pair f = d * splat(inverse);
-  if constexpr (WEIGHT && BIAS) {
-    Pair v = load(w), c = load(b);
-    return {fma(f.a, v.a, c.a), fma(f.b, v.b, c.b)};
-  }
-  if constexpr (WEIGHT) return f * load(w);
-  if constexpr (BIAS) return f + load(b);
+template <bool WEIGHT, bool BIAS>
+INLINE Pair affine(Pair f, Pair w, Pair b) {
+  if constexpr (WEIGHT && BIAS) return {fma(f.a, w.a, b.a), fma(f.b, w.b, b.b)};
+  if constexpr (WEIGHT) return f * w;
+  if constexpr (BIAS) return f + b;
   return f;
 }
 
-template <class X, class W, bool WEIGHT, bool BIAS>
-void layer_norm_rows(const LayerNormArgs& a, int64_t begin, int64_t end) {
+// ROWS rows, for which weight and bias are read once. While they are written the next ones are
+// fetched: that pass leaves the way from the outer caches free.
+template <class X, class W, bool WEIGHT, bool BIAS, int ROWS>
+INLINE void layer_norm_rows(const LayerNormArgs& a, int64_t row) {
   constexpr Nan nan = (WEIGHT || BIAS) && sizeof(W) == 4 ? FROM_FLOAT : FROM_BF16;
   const int64_t n = a.hidden;
-  const W *w = (const W*)a.weight, *b = (const W*)a.bias;
-  for (int64_t row = begin; row < end; row++) {
-    const X* x = (const X*)a.x + row * a.x_stride;
-    X* y = (X*)a.y + row * a.y_stride;
-    const Moments m = moments(x, n);
-    const vf minus_mean = splat(-m.mean);
-    const float inverse = 1.0f / square_root(m.variance + a.eps);
-    int64_t i = 0;
-    for (; i + 2 * VL <= n; i += 2 * VL)
-      store_pair<nan>(y + i, normalised<W, X, WEIGHT, BIAS, true>(load_pair<X>(x + i) + minus_mean,
-                                                                 w + i, b + i, inverse, 0));
-    if (i < n)
-      store_pair_first(y + i, normalised<W, X, WEIGHT, BIAS, false>(
-                                  load_pair_first<X>(x + i, n - i) + minus_mean, w + i, b + i,
-                                  inverse, n - i), n - i);
+  const W *weight = (const W*)a.weight, *bias = (const W*)a.bias;
+  const X* x = (const X*)a.x + row * a.x_stride;
+  X* y = (X*)a.y + row * a.y_stride;
+  vf minus_mean[ROWS], inverse[ROWS];
+  for (int r = 0; r < ROWS; r++) {
+    const Moments m = moments(x + r * a.x_stride, n);
+    minus_mean[r] = splat(-m.mean);
+    inverse[r] = splat(1.0f / square_root(m.variance + a.eps));
   }
+  int64_t i = 0;
+  for (; i + 2 * VL <= n; i += 2 * VL) {
+    Pair w{}, b{};
+    if constexpr (WEIGHT) w = load_pair<X>(weight + i);
+    if constexpr (BIAS) b = load_pair<X>(bias + i);
+    for (int r = 0; r < ROWS; r++) {
+      const X* from = x + r * a.x_stride + i;
+      X* to = y + r * a.y_stride + i;
+      read_soon(from, ROWS * a.x_stride * (int64_t)sizeof(X));
+      write_soon(to, 512);
+      Pair f = (load_pair<X>(from) + minus_mean[r]) * inverse[r];
+      store_pair<nan>(to, affine<WEIGHT, BIAS>(f, w, b));
+    }
+  }
+  if (i == n) return;
+  Pair w{}, b{};
+  if constexpr (WEIGHT) w = load_pair_first<X>(weight + i, n - i);
+  if constexpr (BIAS) b = load_pair_first<X>(bias + i, n - i);
+  for (int r = 0; r < ROWS; r++) {
+    Pair f = load_pair_first<X>(x + r * a.x_stride + i, n - i);
+    f = (f + minus_mean[r]) * inverse[r];
+    store_pair_first(y + r * a.y_stride + i, affine<WEIGHT, BIAS>(f, w, b), n - i);
+  }
+}
+
+template <class X, class W, bool WEIGHT, bool BIAS>
+void layer_norm_of(const LayerNormArgs& a, int64_t begin, int64_t end) {
+  for (; begin + 4 <= end; begin += 4) layer_norm_rows<X, W, WEIGHT, BIAS, 4>(a, begin);
+  for (; begin < end; begin++) layer_norm_rows<X, W, WEIGHT, BIAS, 1>(a, begin);
 }
 
 template <class X, class W>
 void layer_norm(const LayerNormArgs& a, int64_t begin, int64_t end) {
-  if (a.weight && a.bias) return layer_norm_rows<X, W, true, true>(a, begin, end);
-  if (a.weight) return layer_norm_rows<X, W, true, false>(a, begin, end);
-  if (a.bias) return layer_norm_rows<X, W, false, true>(a, begin, end);
-  return layer_norm_rows<X, W, false, false>(a, begin, end);
+  if (a.weight && a.bias) return layer_norm_of<X, W, true, true>(a, begin, end);
+  if (a.weight) return layer_norm_of<X, W, true, false>(a, begin, end);
+  if (a.bias) return layer_norm_of<X, W, false, true>(a, begin, end);
+  return layer_norm_of<X, W, false, false>(a, begin, end);
 }
 
 }  // namespace

@@ -91,6 +91,16 @@ INLINE void store_pair(bf16* p, Pair x) {
   __builtin_memcpy(p, &word, sizeof word);
 }
 
+// The same for the pair that lies `ahead` bytes behind the one at p.
+template <class T>
+INLINE void read_soon(const T* p, int64_t ahead) {
+  read_soon((uintptr_t)p + (uintptr_t)ahead, 2 * VL * sizeof(T));
+}
+template <class T>
+INLINE void write_soon(T* p, int64_t ahead) {
+  write_soon((uintptr_t)p + (uintptr_t)ahead, 2 * VL * sizeof(T));
+}
+
 // Stores a sum of two T and returns what was stored.
 INLINE Pair store_pair_rounded(float* p, Pair x) {
   store_pair(p, x);

@@ -223,6 +223,22 @@ INLINE void store_first(T* p, vf x, int64_t n) {
 }
 #endif
 
+// The lines of the cache in which `bytes` from p lie will be read, or written, soon. The processor
+// itself looks ahead within a page of 4 KiB only, and less far than the last level is away. Any
+// address may be named, also one behind the end of memory.
+INLINE void read_soon(uintptr_t p, int bytes) {
+  for (int k = 0; k < bytes; k += 64) __builtin_prefetch((const void*)(p + k), 0, 2);
+}
+INLINE void write_soon(uintptr_t p, int bytes) {
+  for (int k = 0; k < bytes; k += 64) {
+#if defined(__x86_64__)  // compilers know the instruction on few levels; older processors skip it
+    asm volatile("prefetchw %0" : : "m"(*(const char*)(p + k)));
+#else
+    __builtin_prefetch((const void*)(p + k), 1, 3);
+#endif
+  }
+}
+
 // --- reductions, in an order that depends on nothing but VL ----------------------------------
 
 #if defined(__AVX512F__) || defined(__AVX2__)
