@@ -95,6 +95,12 @@ def _graded(t: Tensor, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
     return t * (10.0**powers).view(-1, *[1] * (t.dim() - 1))
 
 
+def _raised(t: Tensor, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
+    """A mean far larger than what is around it: squares of both nearly cancel."""
+    del dtype, rng
+    return t + 64
+
+
 def _mixed(t: Tensor, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
     """Huge and tiny numbers side by side."""
     del rng
@@ -117,6 +123,7 @@ SPECIALS: Final[Mapping[str, Callable[[Tensor, torch.dtype, torch.Generator], Te
     "denormal": _denormal,
     "zero-rows": _zero_rows,
     "graded": _graded,
+    "raised": _raised,
     "huge-and-tiny": _mixed,
     "all-equal": _equal,
 }

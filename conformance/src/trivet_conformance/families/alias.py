@@ -256,8 +256,9 @@ def _rule(target: Target, bench: Bench, point: Point, name: str) -> Finding:
     if placed is None:
         return Finding(Status.NOT_RUN, "no such call", inputs=inputs)
     whole = placed.arguments[name]
+    several = next((i for i, n in enumerate(whole.shape) if n > 1), 0)  # a dim that can repeat
     wrong: dict[str, dict[str, Any]] = {
-        "a stride of 0": {name: whole[:1].expand_as(whole)},
+        "a stride of 0": {name: whole.narrow(several, 0, 1).expand_as(whole)},
         **{
             f"memory shared with {other}": {other: t.new_empty(0).set_(
                 whole.untyped_storage(), whole.storage_offset(), t.shape, t.contiguous().stride()

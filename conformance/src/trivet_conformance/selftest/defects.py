@@ -14,9 +14,9 @@ from typing import Final
 CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
     {
         1: ("epsilon dropped", ("eps_dropped",)),
-        2: ("epsilon outside the root", ("eps_outside_the_root",)),
+        2: ("epsilon outside the root", ("eps_outside_the_root", "eps_beside_the_deviation")),
         3: ("another epsilon", ("eps_always_the_default",)),
-        4: ("divisor n - 1", ("divides_by_n_minus_one",)),
+        4: ("divisor n - 1", ("divides_by_n_minus_one", "variance_of_a_sample")),
         5: ("mean removed", ("mean_removed_from_long_rows",)),
         6: ("one added to the weight", ("one_added_to_float32_weights",)),
         7: ("sums in half precision", ("accumulates_in_bfloat16",)),
@@ -26,8 +26,14 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         11: ("zeros", ("returns_zeros",)),
         12: ("small numbers flushed", ("small_results_become_zero",)),
         13: ("numbers clamped", ("gate_clamped",)),
-        14: ("halves in the wrong place", ("halves_swapped", "halves_cut_for_even_sizes")),
-        15: ("another activation", ("gelu_for_silu",)),
+        14: (
+            "halves in the wrong place",
+            ("halves_swapped", "halves_cut_for_even_sizes", "gelu_of_the_second_half"),
+        ),
+        15: (
+            "another activation",
+            ("gelu_for_silu", "tanh_for_erf"),
+        ),
         16: ("an exponential overflows", ("exponential_overflows",)),
         17: ("NaN hidden", ("nan_becomes_zero",)),
         18: ("rotation pairs ignored", ("pairing_ignored",)),
@@ -41,7 +47,7 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         23: ("softmax without its maximum", ("maximum_not_subtracted",)),
         24: ("causal mask off by one", ("sees_one_key_too_many",)),
         25: ("scores scaled wrongly", ("half_of_the_soft_cap",)),
-        26: ("heads dealt in turn", ("heads_dealt_in_turn",)),
+        26: ("heads dealt in turn", ("heads_dealt_in_turn", "dense_heads_dealt_in_turn")),
         28: ("what no key of a page holds counts", ("tail_of_the_last_page_masked_by_zero",)),
         29: ("a key in the wrong slot", ("blocks_of_sixteen_assumed",)),
         30: ("negative slots written", ("negative_slot_written",)),
@@ -64,10 +70,16 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
             ("allocates_while_it_decides", "decides_by_a_counter"),
         ),
         55: ("float32 for a half type", ("returns_float32",)),
-        56: ("sums that depend on the batch", ("small_batches_summed_wide",)),
-        101: ("sliding window off by one", ("window_off_by_one",)),
+        56: (
+            "sums that depend on the batch",
+            ("small_batches_summed_wide", "small_batches_drawn_wide"),
+        ),
+        101: ("sliding window off by one", ("window_off_by_one", "dense_window_off_by_one")),
         102: ("soft cap ignored", ("soft_cap_ignored",)),
-        103: ("bias forgotten", ("bias_forgotten", "bias_forgotten_for_one_row")),
+        103: (
+            "bias forgotten",
+            ("bias_forgotten", "bias_forgotten_for_one_row", "shift_forgotten"),
+        ),
         104: ("rotary dims taken for the head", ("whole_heads_turned",)),
         105: ("the last numbers never looked at", ("last_of_the_vocabulary_missed",)),
         106: ("one buffer for all calls", ("one_buffer_for_all_calls",)),
@@ -115,6 +127,12 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         148: ("a limit of sampling off by one", ("top_k_off_by_one", "top_p_keeps_one_too_few")),
         149: ("temperature ignored", ("temperature_ignored",)),
         150: ("what is no answer penalised", ("padding_counted", "penalty_over_the_prompt")),
+        151: ("positions aligned at the start", ("positions_aligned_at_the_start",)),
+        152: ("a mask ignored for a head", ("mask_ignored_for_one_head",)),
+        153: ("NaN where nothing is seen", ("hidden_rows_are_nan",)),
+        154: ("a mask that is capped", ("mask_before_the_soft_cap",)),
+        155: ("a variance that cancels", ("variance_by_difference",)),
+        156: ("never sampled", ("greedy_for_sampled",)),
     }
 )
 """Number -> (what is wrong, the mutants that have it)."""

@@ -60,13 +60,17 @@ def _part_inputs(
     return {"first": first} | {n: made[n] for n in ("temperature", "seed", "position")}
 
 
-def _last_row(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v[-1:].contiguous() if isinstance(v, Tensor) else v for n, v in given.items()}
+def _half(t: Tensor) -> Tensor:
+    return t[t.shape[0] // 2 :].contiguous()
 
 
-def _last_rows(results: list[Tensor], given: Mapping[str, Any]) -> list[Tensor]:
+def _second_half(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: _half(v) if isinstance(v, Tensor) else v for n, v in given.items()}
+
+
+def _half_of_results(results: list[Tensor], given: Mapping[str, Any]) -> list[Tensor]:
     del given
-    return [r[-1:].contiguous() for r in results]
+    return [_half(r) for r in results]
 
 
 def _turned(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +83,7 @@ def _turned_results(results: list[Tensor], given: Mapping[str, Any]) -> list[Ten
 
 
 RELATIONS: Final = (
-    Relation("last sequence alone", _last_row, _last_rows),
+    Relation("second half alone", _second_half, _half_of_results),
     Relation("sequences in reverse", _turned, _turned_results),
 )
 """A sequence's choice does not depend on the others of its batch."""

@@ -17,6 +17,15 @@ def softmax(scores: Tensor, hidden: Tensor) -> Tensor:
     return weights.masked_fill(hidden.all(-1, keepdim=True), 0.0)
 
 
+def in_base_two(scores: Tensor, hidden: Tensor) -> Tensor:
+    """The same weights through powers of two, normalised by a multiplication."""
+    scores = (scores * 1.4426950408889634).masked_fill(hidden, -torch.inf)
+    top = torch.nn.functional.pad(scores, (0, 1), value=-torch.inf).amax(-1, keepdim=True)
+    weights = torch.exp2(scores - top.masked_fill(top == -torch.inf, 0.0))
+    total = weights.sum(-1, keepdim=True)
+    return (weights * (1 / total)).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+
+
 @dataclass(frozen=True)
 class Loop:
     """Attention, one sequence and head at a time.

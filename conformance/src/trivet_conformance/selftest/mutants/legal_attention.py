@@ -9,20 +9,11 @@ import torch
 from torch import Tensor
 
 from trivet.contracts import implements
-from trivet_conformance.selftest.mutants.attention_loop import Loop
+from trivet_conformance.selftest.mutants.attention_loop import Loop, in_base_two
 from trivet_conformance.selftest.mutants.variant import variants
 
 BLOCK = 5
 """Keys a step of the online softmax; small, so that tests take several steps."""
-
-
-def _powers_of_two(scores: Tensor, hidden: Tensor) -> Tensor:
-    """A softmax in base 2, normalised by a multiplication."""
-    scores = (scores * 1.4426950408889634).masked_fill(hidden, -torch.inf)
-    top = scores.amax(-1, keepdim=True)
-    weights = torch.exp2(scores - top.masked_fill(top == -torch.inf, 0.0))
-    total = weights.sum(-1, keepdim=True)
-    return (weights * (1 / total)).masked_fill(hidden.all(-1, keepdim=True), 0.0)
 
 
 def _in_float64(weights: Tensor, values: Tensor) -> Tensor:
@@ -73,7 +64,7 @@ def softmax_in_base_two(  # noqa: D103
 ) -> Tensor:
     del max_query_len, max_seq_len, schedule, layout
     batch = (q, k_cache, v_cache, block_table, query_start, seq_lens)
-    return Loop(softmax=_powers_of_two)(*batch, scale, window, soft_cap)
+    return Loop(softmax=in_base_two)(*batch, scale, window, soft_cap)
 
 
 @implements("paged_attention@1", name="values_in_float64")

@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from trivet.catalogue.penalties import penalize_logits
-from trivet.catalogue.sampling import sample_token
+from trivet.catalogue.sampling import sample_token, sample_token_part
 from trivet.contracts import implements
-from trivet_conformance.selftest.mutants.variant import variants
+from trivet_conformance.selftest.mutants.variant import Variant, variants
+
+LARGE = 32
+"""Sequences of a batch that is split in another way."""
 
 
 @implements("sample_token@1", name="seed_ignored")
@@ -104,6 +107,37 @@ def noise_keyed_by_row(
     return torch.as_tensor(sample_token.reference(logits, *rest))
 
 
+@implements("sample_token@1", name="greedy_for_sampled")
+def greedy_for_sampled(
+    logits: Tensor,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    seed: Tensor | None = None,
+    position: Tensor | None = None,
+) -> Tensor:
+    """The likeliest token, always."""
+    del temperature, top_k, top_p, min_p, seed, position
+    return torch.as_tensor(sample_token.reference(logits))
+
+
+@implements(
+    "sample_token_part@1", name="small_batches_drawn_wide", deterministic=True, batch_invariant=True
+)
+def small_batches_drawn_wide(
+    logits: Tensor,
+    first: int,
+    temperature: Tensor | None = None,
+    seed: Tensor | None = None,
+    position: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Takes the logarithms of a small batch in float64 and of a large one in float32."""
+    wide = logits.double() if logits.shape[0] < LARGE else logits
+    score, best = sample_token_part.reference(wide, first, temperature, seed, position)
+    return score, best
+
+
 @implements("penalize_logits@1", name="padding_counted")
 def padding_counted(
     logits: Tensor,
@@ -134,15 +168,19 @@ def penalty_over_the_prompt(
     return torch.as_tensor(penalize_logits.reference(logits, tokens, prompt_lens, *penalties))
 
 
-VARIANTS = variants(
-    "value",
-    (
-        seed_ignored,
-        temperature_ignored,
-        top_k_off_by_one,
-        top_p_keeps_one_too_few,
-        noise_keyed_by_row,
-        padding_counted,
-        penalty_over_the_prompt,
+VARIANTS: tuple[Variant, ...] = (
+    *variants(
+        "value",
+        (
+            seed_ignored,
+            temperature_ignored,
+            top_k_off_by_one,
+            top_p_keeps_one_too_few,
+            noise_keyed_by_row,
+            greedy_for_sampled,
+            padding_counted,
+            penalty_over_the_prompt,
+        ),
     ),
+    *variants("metamorphic", (small_batches_drawn_wide,)),
 )
