@@ -34,7 +34,8 @@ def exponential_of_a_logarithm(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate != "none":
         return torch.as_tensor(gelu.reference(x, approximate))
     wide = _up(x)
-    return (wide * torch.special.log_ndtr(wide).exp()).to(x.dtype)
+    below: Tensor = torch.special.log_ndtr(wide)
+    return (wide * below.exp()).to(x.dtype)
 
 
 VARIANTS: tuple[Variant, ...] = (

@@ -70,7 +70,7 @@ def one_pass(
 ) -> Tensor:
     """Joins the moments of chunks as they come (Chan et al. 1979)."""
     f = _up(x)
-    first, *others = f.split(CHUNK, -1)
+    first, *others = torch.split(f, CHUNK, -1)
     mean, count = first.mean(-1, keepdim=True), first.shape[-1]
     squares = (first - mean).pow(2).sum(-1, keepdim=True)
     for chunk in others:
