@@ -51,7 +51,7 @@ struct Numbers {
 // x, [residual,] weight -> y[, sum]
 void norm(int type, Numbers n, bool add) {
   NormArgs a{};
-  const int64_t rows = n.whole(), size = bytes(type >> 1);
+  const int64_t rows = n.whole(), size = bytes(type / TYPES);
   a.hidden = a.x_stride = a.y_stride = a.residual_stride = a.sum_stride = n.whole();
   a.seen = a.hidden;
   a.eps = (float)n.real();
@@ -60,10 +60,11 @@ void norm(int type, Numbers n, bool add) {
   const int64_t count = rows * a.hidden;
   a.x = read(count, size);
   if (add) a.residual = read(count, size);
-  a.weight = read(a.hidden, bytes(type & 1));
+  a.weight = read(a.hidden, bytes(type % TYPES));
   a.y = memory(count, size);
   if (add) a.sum = memory(count, size);
-  (add ? table.fused_add_rms_norm : table.rms_norm)[type](a, 0, rows);
+  const auto& kernels = add ? table.fused_add_rms_norm : table.rms_norm;
+  kernels[type / TYPES][type % TYPES](a, 0, rows);
   write(a.y, count, size);
   if (add) write(a.sum, count, size);
 }

@@ -9,7 +9,7 @@ import torch
 from trivet.errors import DomainError
 from trivet_cpu import activation
 
-F32, BF16 = torch.float32, torch.bfloat16
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 
 
 def in_float64(x):
@@ -18,11 +18,11 @@ def in_float64(x):
 
 
 @pytest.mark.parametrize("inter", [1, 5, 16, 31, 32, 100, 1536])
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_values(level, randn, inter, dtype):
     x = (8 * randn(6, 2 * inter)).to(dtype)
     y = activation.silu_and_mul(x)
-    tolerance = 1e-6 if dtype == F32 else 2**-8
+    tolerance = {F32: 1e-6, BF16: 2**-8, F16: 2**-11}[dtype]
     torch.testing.assert_close(y.double(), in_float64(x), rtol=tolerance, atol=1e-7)
     out = torch.empty_like(y)
     activation.silu_and_mul_out(x, out=out)
@@ -37,7 +37,7 @@ def test_the_whole_range_of_the_exponential(level):
     torch.testing.assert_close(y, expected, rtol=1e-6, atol=1e-37)
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_special_values_pass_as_in_torch(level, dtype):
     special = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 88.8, -88.8, 3e38, -3e38, 1e-40]
     gate = torch.tensor(special).to(dtype).repeat(4)
@@ -48,7 +48,7 @@ def test_special_values_pass_as_in_torch(level, dtype):
         torch.testing.assert_close(y, expected, rtol=1e-6, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_rows_are_independent_of_batch_threads_and_strides(level, randn, threads, dtype):
     wide = randn(300, 1200, dtype=dtype)
     x = wide[:, 100:1100]
@@ -109,13 +109,13 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_every_form_of_every_activation(level, randn, threads, kind, dtype):
     plain, inplace, into, gate, gate_into, exact = PLAIN[kind]
     for width in (1, 5, 31, 32, 100, 257, 1536):
         x, up = (2 * randn(5, width)).to(dtype), randn(5, width, dtype=dtype)
         y = plain(x)
-        tolerance = {"rtol": 2e-6 if dtype == F32 else 2**-8, "atol": 1e-7}
+        tolerance = {"rtol": {F32: 2e-6, BF16: 2**-8, F16: 1.01 * 2**-11}[dtype], "atol": 1e-7}
         torch.testing.assert_close(y.double(), exact(x), **tolerance)
         out, mine = torch.empty_like(x), x.clone()
         into(x, out=out)
@@ -156,7 +156,7 @@ def test_gelu_is_accurate_relative_to_small_results_too(level, kind):
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_special_values_of_each_activation_as_in_its_formula(level, kind, dtype):
     special = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3e38, -3e38, 1e20, -1e20, 1e-40,
                -1e-40, 16.0, -16.0, -100.0]  # fmt: skip

@@ -7,7 +7,7 @@ from trivet.errors import DomainError
 from trivet_cpu import isa
 from trivet_cpu.attention import paged_attention, paged_attention_out
 
-F32, BF16 = torch.float32, torch.bfloat16
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 # (keys, queries) of each sequence: decode, empty, prefill with and without a past, a chunk edge,
 # more queries than keys
 BATCH = [(1, 1), (0, 0), (130, 1), (77, 77), (300, 33), (64, 2), (5, 9), (0, 2)]
@@ -72,13 +72,14 @@ class Batch:
     ("window", "soft_cap"), [(0, 0.0), (17, 0.0), (1, 0.0), (0, 2.0), (100, 30.0)]
 )
 @pytest.mark.parametrize(("head_dim", "kv_heads", "group"), GROUPS)
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_values(level, randn, head_dim, kv_heads, group, window, soft_cap, dtype):
     batch = Batch(randn, BATCH, head_dim, kv_heads, group, dtype)
     y, exact = batch.run(window, soft_cap), batch.in_float64(window, soft_cap)
     assert y.is_contiguous()
     # bfloat16: half a unit of the result; float32: 300 products of unit size
-    tolerance = {"rtol": 2**-8, "atol": 2e-5} if dtype == BF16 else {"rtol": 1e-5, "atol": 1e-5}
+    unit = {F32: 1e-5, BF16: 2**-8, F16: 2**-11}[dtype]
+    tolerance = {"rtol": unit, "atol": 1e-5 if dtype == F32 else 2e-5}
     torch.testing.assert_close(y.double(), exact, **tolerance)
     assert not y[:2].any()  # before the first sequence
     assert not y[-3:].any()  # behind the last
@@ -90,7 +91,7 @@ def test_values(level, randn, head_dim, kv_heads, group, window, soft_cap, dtype
 
 @pytest.mark.parametrize(("window", "soft_cap"), [(0, 0.0), (17, 5.0)])
 @pytest.mark.parametrize(("head_dim", "kv_heads", "group"), GROUPS)
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_a_query_gives_the_same_bits_in_any_batch(
     level, randn, head_dim, kv_heads, group, window, soft_cap, dtype
 ):
@@ -101,7 +102,7 @@ def test_a_query_gives_the_same_bits_in_any_batch(
         assert torch.equal(batch.alone(s, i, window, soft_cap), mine), (s, i)
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_threads_do_not_matter(level, randn, threads, dtype):
     batch = Batch(randn, BATCH, 64, 3, 3, dtype)
     with threads(1):
@@ -143,7 +144,7 @@ def test_tables_with_gaps(level, randn):
 
 
 @pytest.mark.parametrize("head_dim", [20, 64])
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_only_visible_values_can_spoil_a_query(level, randn, head_dim, dtype):
     batch = Batch(randn, [(100, 100)], head_dim, 1, 1, dtype)
     clean = batch.run(window=30)
@@ -194,7 +195,7 @@ def test_refusals(randn):
     good = {"q": batch.q, "k": batch.k, "v": batch.v, "table": batch.table, "start": batch.start,
             "lens": torch.tensor(batch.lens).int(), "window": 0, "cap": 0.0}  # fmt: skip
     refused = [
-        ({"q": batch.q.half()}, "dtype"),
+        ({"q": batch.q.double()}, "dtype"),
         ({"k": batch.k.bfloat16()}, "one dtype"),
         ({"k": batch.k[0]}, "both caches"),
         ({"k": torch.cat((batch.k, batch.k), 2)[:, :, 2:]}, "contiguous"),

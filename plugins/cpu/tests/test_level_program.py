@@ -21,7 +21,8 @@ from trivet_cpu import isa
 from trivet_cpu._library import KERNELS
 
 HERE = Path(__file__).resolve().parent
-F32, BF16 = torch.float32, torch.bfloat16
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+TYPES = [F32, BF16, F16]  # in the order of the tables
 CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 TARGETS = {  # how it is run: compiler, what runs the program, level
     "hardware": ("g++", (), "baseline"),
@@ -42,7 +43,7 @@ class Program:
     level: str
 
     def ask(self, kernel, *numbers, kind, operands):
-        """Raw results of a kernel; kind is the digit of its table entry."""
+        """Raw results of a kernel; kind is the number of its table entry."""
         data = b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in operands)
         words = [*self.command, kernel, str(kind), *(str(float(n)) for n in numbers)]
         done = subprocess.run(words, input=data, capture_output=True, check=False)
@@ -51,18 +52,18 @@ class Program:
 
     def norm(self, kernel, *operands, eps=1e-6, offset=0.0, in_float32=False):
         x, weight = operands[0], operands[-1]
-        kind = 2 * (x.dtype == BF16) + (weight.dtype == BF16)
-        raw = self.ask(kernel, *x.shape, eps, offset, in_float32, kind=int(kind), operands=operands)
+        kind = len(TYPES) * TYPES.index(x.dtype) + TYPES.index(weight.dtype)
+        raw = self.ask(kernel, *x.shape, eps, offset, in_float32, kind=kind, operands=operands)
         return torch.frombuffer(raw, dtype=x.dtype).view(-1, *x.shape)
 
     def gate(self, x):
         rows, inter = x.shape[0], x.shape[1] // 2
-        raw = self.ask("silu_and_mul", rows, inter, kind=int(x.dtype == BF16), operands=[x])
+        raw = self.ask("silu_and_mul", rows, inter, kind=TYPES.index(x.dtype), operands=[x])
         return torch.frombuffer(raw, dtype=x.dtype).view(rows, inter)
 
     def rotary(self, q, cos, sin, pairing):
         numbers = *q.shape, cos.shape[-1], pairing == "interleaved"
-        kind = int(q.dtype == BF16)
+        kind = TYPES.index(q.dtype)
         raw = self.ask("rotary", *numbers, kind=kind, operands=[q, cos, sin])
         return torch.frombuffer(raw, dtype=q.dtype).view(q.shape)
 
@@ -71,7 +72,7 @@ class Program:
         numbers = tokens, heads, kv_heads, dim, *table.shape[:1], blocks, size, table.shape[1]
         raw = self.ask(
             "attention", *numbers, window, scale, soft_cap,
-            kind=int(q.dtype == BF16), operands=[q, k, v, table, start, lens],
+            kind=TYPES.index(q.dtype), operands=[q, k, v, table, start, lens],
         )  # fmt: skip
         return torch.frombuffer(raw, dtype=q.dtype).view(q.shape)
 
@@ -110,14 +111,16 @@ def reference(name, *arguments):
 
 
 def close(found, expected, unit=1e-6):
-    """Within half a unit of bfloat16, or a few units of float32."""
-    exact = {"rtol": 2**-8, "atol": 2e-5} if found.dtype == BF16 else {"rtol": unit, "atol": unit}
+    """Within half a unit of a narrow type, or a few units of float32."""
+    half_a_unit = {BF16: 2**-8, F16: 2**-11}.get(found.dtype)
+    exact = {"rtol": half_a_unit or unit, "atol": 2e-5 if half_a_unit else unit}
     torch.testing.assert_close(found.double(), expected, equal_nan=True, **exact)
 
 
 @pytest.mark.parametrize("hidden", [1, 7, 33, 4099])
-@pytest.mark.parametrize("xd", [F32, BF16])
-@pytest.mark.parametrize("wd", [F32, BF16])
+@pytest.mark.parametrize(
+    ("xd", "wd"), [(F32, F32), (F32, BF16), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16)]
+)
 def test_norms(program, randn, hidden, xd, wd):
     x, residual = randn(5, hidden, dtype=xd), randn(5, hidden, dtype=xd)
     weight = randn(hidden, dtype=wd)
@@ -137,22 +140,23 @@ def test_the_order_of_rounding_is_the_declared_one(program, randn):
     assert (once != twice).float().mean() > 0.1
 
 
-def test_bf16_sums_are_rounded_to_nearest_even_with_their_specials(program):
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_sums_are_rounded_to_nearest_even_with_their_specials(program, dtype):
     bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
-    x = bits.view(BF16).view(16, -1)
+    x = bits.view(dtype).view(16, -1)
     other = x.flatten().roll(12345).view(16, -1)
     total = program.norm("fused_add_rms_norm", x, other, torch.ones(x.shape[1]))[1]
     torch.testing.assert_close(total, x + other, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("inter", [1, 31, 100])
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_gates(program, randn, inter, dtype):
     x = (8 * randn(6, 2 * inter)).to(dtype)
     close(program.gate(x), reference("silu_and_mul", x))
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_special_values_of_a_gate_pass_as_in_torch(program, dtype):
     special = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 88.8, -88.8, 3e38, -3e38, 1e-40]
     special = torch.tensor(special).to(dtype)
@@ -163,7 +167,7 @@ def test_special_values_of_a_gate_pass_as_in_torch(program, dtype):
 
 @pytest.mark.parametrize("pairing", ["neox", "interleaved"])
 @pytest.mark.parametrize(("dim", "half"), [(64, 32), (80, 20), (14, 3)])
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_rotation(program, randn, dim, half, pairing, dtype):
     q, angles = randn(5, 3, dim, dtype=dtype), randn(5, half)
     found = program.rotary(q, angles.cos(), angles.sin(), pairing)
@@ -174,7 +178,7 @@ def test_rotation(program, randn, dim, half, pairing, dtype):
 
 @pytest.mark.parametrize(("window", "soft_cap"), [(0, 0.0), (17, 0.0), (0, 2.0)])
 @pytest.mark.parametrize(("dim", "kv_heads", "group"), [(64, 2, 3), (20, 2, 5), (80, 1, 7)])
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_attention(program, randn, dim, kv_heads, group, window, soft_cap, dtype):
     lens, queries = torch.tensor([1, 0, 130, 77, 5]), torch.tensor([0, 1, 0, 1, 40, 9])
     start = queries.cumsum(0).int()

@@ -8,7 +8,7 @@ from trivet_cpu.kv_cache import kv_cache_write
 from trivet_cpu.rotary import rotary_embedding_
 from trivet_cpu.rotary_kv_cache import rotary_kv_cache_write
 
-F32, BF16 = torch.float32, torch.bfloat16
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 HEADS, KV = 6, 2
 
 
@@ -37,7 +37,7 @@ def in_two_calls(q, k, v, cos, sin, k_cache, v_cache, slots, pairing):
 
 @pytest.mark.parametrize("pairing", ["neox", "interleaved"])
 @pytest.mark.parametrize(("dim", "half"), [(64, 32), (128, 64), (80, 20), (6, 3), (576, 280)])
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_every_bit_is_that_of_the_two_operators(level, randn, dim, half, pairing, dtype):
     packed, cos, sin, caches, slots = make(randn, 11, dim, half, dtype)
     expected, wanted = packed.clone(), caches.clone()
@@ -48,7 +48,7 @@ def test_every_bit_is_that_of_the_two_operators(level, randn, dim, half, pairing
     assert torch.equal(packed, expected), "q is turned, k and v stay as they were"
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_a_token_depends_on_no_other_and_on_no_thread(level, randn, threads, dtype):
     packed, cos, sin, caches, slots = make(randn, 200, 64, 32, dtype)
     made = []

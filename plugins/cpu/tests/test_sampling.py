@@ -48,7 +48,7 @@ def right(chosen, logits, given):
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab", [1, 63, 1501])
 def test_draws_what_the_oracle_draws(level, randn, dtype, vocab, limits):
     for spread in (0.3, 4.0):
@@ -90,7 +90,7 @@ def test_rows_that_are_not_finite_are_greedy(level):
     assert sample_token(rows, **given).tolist() == greedy.sample_token(rows).tolist()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_parts_sample_what_the_whole_samples(level, randn, dtype):
     logits = (randn(30, 500) * 2).to(dtype)
     given = drawn(30, 0.9)
@@ -151,7 +151,7 @@ def history(randn):
     return randn(3, 100) * 3, tokens, prompt, *penalties
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_penalties(level, randn, dtype):
     logits, *rest = history(randn)
     logits = logits.to(dtype)

@@ -9,6 +9,7 @@ from torch import Tensor
 from trivet.contracts import Term, dtype, implements, one_of, rows
 from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse, sources
+from trivet_cpu.isa import FLOATS
 
 _SOURCES: Final = sources("activation.h", "activation_op.h")
 _silu_and_mul = op("silu_and_mul")
@@ -22,7 +23,7 @@ _gelu = op("gelu")
 _gelu_inplace = op("gelu_")
 _gelu_out = op("gelu_out")
 
-_SILU: Final[list[Term]] = [dtype("x", "float32", "bfloat16"), rows("x")]
+_SILU: Final[list[Term]] = [dtype("x", *FLOATS), rows("x")]
 _GELU: Final[list[Term]] = [*_SILU, one_of("approximate", "none", "tanh")]
 
 

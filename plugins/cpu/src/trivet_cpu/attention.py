@@ -9,6 +9,7 @@ from torch import Tensor
 from trivet.contracts import Term, absent, contiguous, dtype, equal, implements, one_of, rows
 from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse, refuse_layout, sources
+from trivet_cpu.isa import FLOATS
 
 _SOURCES: Final = sources("attention.h", "attention_op.h")
 _attention = op("paged_attention")
@@ -16,7 +17,7 @@ _attention_out = op("paged_attention_out")
 _dense = op("attention")
 
 _DOMAIN: Final[list[Term]] = [
-    dtype("q", "float32", "bfloat16"),
+    dtype("q", *FLOATS),
     equal("k_cache.dtype", "q.dtype"),
     equal("v_cache.dtype", "q.dtype"),
     rows("q"),
@@ -105,7 +106,7 @@ def _rows(t: Tensor) -> Tensor:
 @implements(
     "attention@1",
     name="vec",
-    domain=[dtype("q", "float32", "bfloat16"), absent("mask"), equal("value_dim", "head_dim")],
+    domain=[dtype("q", *FLOATS), absent("mask"), equal("value_dim", "head_dim")],
     sources=sources("attention.h", "attention_op.h", "dense_attention_op.h"),
     deterministic=True,
     batch_invariant=True,

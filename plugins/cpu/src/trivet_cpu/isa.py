@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from trivet.errors import DomainError
 from trivet_cpu._library import LEVELS, op, refuse
@@ -12,6 +13,11 @@ from trivet_cpu._library import LEVELS, op, refuse
 def level() -> str:
     """The level in use: the widest that is compiled and that this machine runs."""
     return LEVELS[op("isa")()]
+
+
+FLOATS: Final = ("float32", "bfloat16", *(() if level() == "baseline" else ("float16",)))
+"""Dtypes that the kernels offer here. All levels compute with float16, but the plainest one has no
+instruction that converts it, and is slower than torch there in some shapes."""
 
 
 def levels() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trivet.contracts import Term, dtype, implements, rows
 from trivet_cpu._library import op, refuse, sources
+from trivet_cpu.isa import FLOATS
 
 _SOURCES: Final = sources("layer_norm.h", "layer_norm_op.h")
 _layer_norm = op("layer_norm")
@@ -15,9 +16,9 @@ _layer_norm_inplace = op("layer_norm_")
 _layer_norm_out = op("layer_norm_out")
 
 _DOMAIN: Final[list[Term]] = [
-    dtype("x", "float32", "bfloat16"),
-    dtype("weight", "float32", "bfloat16"),
-    dtype("bias", "float32", "bfloat16"),
+    dtype("x", *FLOATS),
+    dtype("weight", *FLOATS),
+    dtype("bias", *FLOATS),
     rows("x"),
 ]
 

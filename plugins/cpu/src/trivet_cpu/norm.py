@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trivet.contracts import Term, dtype, equal, implements, rows
 from trivet_cpu._library import op, refuse, sources
+from trivet_cpu.isa import FLOATS
 
 _SOURCES: Final = sources("norm.h", "norm_op.h")
 _rms_norm, _rms_norm_prefix = op("rms_norm"), op("rms_norm_prefix")
@@ -18,8 +19,8 @@ _fused_inplace, _fused_prefix_inplace = op("fused_add_rms_norm_"), op("fused_add
 _fused_out, _fused_prefix_out = op("fused_add_rms_norm_out"), op("fused_add_rms_norm_prefix_out")
 
 _NORM: Final[list[Term]] = [
-    dtype("x", "float32", "bfloat16"),
-    dtype("weight", "float32", "bfloat16"),
+    dtype("x", *FLOATS),
+    dtype("weight", *FLOATS),
     rows("x"),
 ]
 _FUSED: Final[list[Term]] = [*_NORM, equal("residual.dtype", "x.dtype"), rows("residual")]

@@ -9,6 +9,7 @@ from torch import Tensor
 from trivet.contracts import Term, dtype, equal, implements, rows
 from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse, sources
+from trivet_cpu.isa import FLOATS
 
 _SOURCES: Final = sources("norm.h", "norm_op.h", "qk_norm_op.h")
 _q = op("q_norm")
@@ -17,8 +18,8 @@ _q_inplace = op("q_norm_")
 _qk_inplace = op("qk_norm_")
 
 _DOMAIN: Final[list[Term]] = [
-    dtype("q", "float32", "bfloat16"),
-    dtype("q_weight", "float32", "bfloat16"),
+    dtype("q", *FLOATS),
+    dtype("q_weight", *FLOATS),
     equal("k.dtype", "q.dtype"),
     equal("k_weight.dtype", "q_weight.dtype"),
     rows("q"),

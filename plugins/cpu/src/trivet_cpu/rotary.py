@@ -9,6 +9,7 @@ from torch import Tensor
 from trivet.contracts import Term, dtype, equal, implements, one_of, rows
 from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse, sources
+from trivet_cpu.isa import FLOATS
 
 _SOURCES: Final = sources("rotary.h", "rotary_op.h")
 _q = op("rotary_q")
@@ -17,7 +18,7 @@ _q_inplace = op("rotary_q_")
 _qk_inplace = op("rotary_qk_")
 
 _DOMAIN: Final[list[Term]] = [
-    dtype("q", "float32", "bfloat16"),
+    dtype("q", *FLOATS),
     equal("k.dtype", "q.dtype"),
     rows("q"),
     rows("k"),

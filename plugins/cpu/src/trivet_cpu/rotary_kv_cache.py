@@ -8,12 +8,13 @@ from torch import Tensor
 
 from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of, rows
 from trivet_cpu._library import op, refuse, refuse_layout, sources
+from trivet_cpu.isa import FLOATS
 from trivet_cpu.rotary import interleaved
 
 _write = op("rotary_kv_cache_write")
 
 _DOMAIN: Final[list[Term]] = [
-    dtype("q", "float32", "bfloat16"),
+    dtype("q", *FLOATS),
     equal("k.dtype", "q.dtype"),
     equal("v.dtype", "q.dtype"),
     equal("k_cache.dtype", "q.dtype"),

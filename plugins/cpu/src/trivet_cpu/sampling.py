@@ -10,13 +10,14 @@ from torch import Tensor
 from trivet.contracts import Term, contiguous, dtype, implements, present
 from trivet.errors import DomainError
 from trivet_cpu._library import op, refuse, sources
+from trivet_cpu.isa import FLOATS
 
 _SOURCES: Final = sources("philox.h", "sampling.h", "sampling_op.h")
 _sample = op("sample_token")
 _penalize = op("penalize_logits")
 _penalize_inplace = op("penalize_logits_")
 
-_LOGITS: Final[list[Term]] = [dtype("logits", "float32", "bfloat16")]
+_LOGITS: Final[list[Term]] = [dtype("logits", *FLOATS)]
 _SAMPLED: Final[list[Term]] = [
     *_LOGITS,
     present("temperature"),

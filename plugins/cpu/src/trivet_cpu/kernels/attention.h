@@ -41,12 +41,10 @@ int64_t attention_scratch(int64_t head_dim) {
 
 // N or more neighbouring vectors of a row in the tile's order: bf16 comes in pairs (see Pair).
 template <class E, int N>
-struct Columns;
-template <int N>
-struct Columns<float, N> {
+struct Columns {
   static constexpr int W = N;
   vf x[W];
-  INLINE void load_from(const float* p) {
+  INLINE void load_from(const E* p) {
     for (int i = 0; i < W; i++) x[i] = load(p + i * VL);
   }
 };

@@ -68,7 +68,7 @@ INLINE Pair affine(Pair f, Pair w, Pair b) {
 // fetched: that pass leaves the way from the outer caches free.
 template <class X, class W, bool WEIGHT, bool BIAS, int ROWS>
 INLINE void layer_norm_rows(const LayerNormArgs& a, int64_t row) {
-  constexpr Nan nan = (WEIGHT || BIAS) && sizeof(W) == 4 ? FROM_FLOAT : FROM_BF16;
+  constexpr Nan nan = (WEIGHT || BIAS) && !EVEN_ODD<W> ? FROM_FLOAT : FROM_BF16;
   const int64_t n = a.hidden;
   const W *weight = (const W*)a.weight, *bias = (const W*)a.bias;
   const X* x = (const X*)a.x + row * a.x_stride;

@@ -1,6 +1,6 @@
 // Checks and entry points of layer_norm.
 #pragma once
-#include "overlap.h"
+#include "norm_op.h"
 
 namespace trivet_cpu {
 
@@ -14,12 +14,12 @@ struct Affine {
   }
 };
 
-inline void layer_norm_operand(const Arg& t, const Arg& x, const char* op) {
-  if (!t.present()) return;
+// The type of weight or bias; float32 where it is absent.
+inline Type layer_norm_operand(const Arg& t, const Arg& x, const char* op) {
+  if (!t.present()) return F32;
   require(t.dim == 1 && t.size(0) == x.size(-1), op,
           "weight and bias must be one dim as long as the last dim of x");
-  require(t.dtype == dtypes().f32 || t.dtype == dtypes().bf16, op,
-          "weight and bias must be float32 or bfloat16");
+  return type_of(t, op, "weight and bias must be float32, bfloat16 or float16");
 }
 
 inline Tokens layer_norm_rows_of(const Arg& t, const char* op) {
@@ -33,9 +33,8 @@ inline void run_layer_norm(const Arg& x, const Affine& affine, float eps, const 
   const Arg &weight = affine.weight, &bias = affine.bias;
   const Type type = activation_type(x, op);
   require(x.dim >= 1, op, "x must have at least one dim");
-  layer_norm_operand(weight, x, op);
-  layer_norm_operand(bias, x, op);
-  require(!weight.present() || !bias.present() || weight.dtype == bias.dtype, op,
+  const Type scale = layer_norm_operand(weight, x, op), shift = layer_norm_operand(bias, x, op);
+  require(!weight.present() || !bias.present() || scale == shift, op,
           "weight and bias must have one dtype");
   require(y.dtype == x.dtype, op, "out must have the dtype of x");
   require(y.dim == x.dim && same_sizes(y, x, x.dim), op, "out must have the shape of x");
@@ -59,8 +58,14 @@ inline void run_layer_norm(const Arg& x, const Affine& affine, float eps, const 
   a.bias = b.data<char>();
   for (const auto& [at, t] : {std::pair{a.weight, &weight}, std::pair{a.bias, &bias}})
     require(!at || apart(written, span_of(at, *t)), op, "out overlaps the weight or the bias");
-  const bool narrow = (weight.present() ? weight : bias).dtype == dtypes().bf16;
-  auto kernel = current().table->layer_norm[2 * type + narrow];
+  const Type narrow = weight.present() ? scale : shift;
+  auto kernel = current().table->layer_norm[type][narrow];
+  std::vector<float> floats[2];
+  if (!kernel) {
+    kernel = current().table->layer_norm[type][F32];
+    if (a.weight) a.weight = (floats[0] = as_floats(narrow, a.weight, a.hidden, 0, false)).data();
+    if (a.bias) a.bias = (floats[1] = as_floats(narrow, a.bias, a.hidden, 0, false)).data();
+  }
   over_rows(in.count, a.hidden * itemsize * 2,
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
 }

@@ -8,27 +8,29 @@
 #include "sampling.h"
 #include "table.h"
 
+#define EACH(F) {F<float>, F<bf16>, F<f16>}
+#define EACH_WITH(F, T) {F<T, float>, F<T, bf16>, F<T, f16>}
+#define NORM(F)                                              \
+  {{F<float, float>, F<float, bf16>, nullptr},               \
+   {F<bf16, float>, F<bf16, bf16>, nullptr},                 \
+   {F<f16, float>, nullptr, F<f16, f16>}}
+#define ACTIVATION(F) {EACH_WITH(F, Silu), EACH_WITH(F, Gelu), EACH_WITH(F, GeluTanh)}
+
 namespace trivet_cpu {
 
 extern "C" __attribute__((visibility("hidden"))) const Table TRIVET_CPU_LEVEL = {
-    {rms_norm<float, float>, rms_norm<float, bf16>, rms_norm<bf16, float>, rms_norm<bf16, bf16>},
-    {fused_add_rms_norm<float, float>, fused_add_rms_norm<float, bf16>,
-     fused_add_rms_norm<bf16, float>, fused_add_rms_norm<bf16, bf16>},
-    {layer_norm<float, float>, layer_norm<float, bf16>, layer_norm<bf16, float>,
-     layer_norm<bf16, bf16>},
-    {{activation<Silu, float>, activation<Silu, bf16>},
-     {activation<Gelu, float>, activation<Gelu, bf16>},
-     {activation<GeluTanh, float>, activation<GeluTanh, bf16>}},
-    {{activation_and_mul<Silu, float>, activation_and_mul<Silu, bf16>},
-     {activation_and_mul<Gelu, float>, activation_and_mul<Gelu, bf16>},
-     {activation_and_mul<GeluTanh, float>, activation_and_mul<GeluTanh, bf16>}},
-    {rotary<float>, rotary<bf16>},
-    {rotary_cache<float>, rotary_cache<bf16>},
-    {attention<float>, attention<bf16>},
+    NORM(rms_norm),
+    NORM(fused_add_rms_norm),
+    NORM(layer_norm),
+    ACTIVATION(activation),
+    ACTIVATION(activation_and_mul),
+    EACH(rotary),
+    EACH(rotary_cache),
+    EACH(attention),
     attention_scratch,
     grid,
     GRID_BLOCK,
-    {sample<float>, sample<bf16>},
+    EACH(sample),
 };
 
 }  // namespace trivet_cpu

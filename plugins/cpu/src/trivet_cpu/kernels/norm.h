@@ -79,7 +79,7 @@ INLINE Pair weighted(Pair f, Pair w, vf offset) {
 
 template <class X, class W, bool IN_FLOAT32, bool OFFSET>
 INLINE void scale_row(const X* x, const W* w, X* y, int64_t hidden, float inverse, float offset) {
-  constexpr Nan nan = sizeof(W) == 4 ? FROM_FLOAT : FROM_BF16;
+  constexpr Nan nan = EVEN_ODD<W> ? FROM_BF16 : FROM_FLOAT;
   const vf r = splat(inverse), o = splat(offset);
   int64_t i = 0;
   for (; i + 2 * VL <= hidden; i += 2 * VL) {

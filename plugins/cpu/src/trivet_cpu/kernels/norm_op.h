@@ -1,6 +1,7 @@
 // Checks and entry points of rms_norm and fused_add_rms_norm.
 #pragma once
 #include "overlap.h"
+#include "simd.h"
 
 namespace trivet_cpu {
 
@@ -15,10 +16,23 @@ struct NormScalars {
         variance_size(prefix ? as_int(s[3]) : 0) {}
 };
 
-inline NormTypes norm_types(const Arg& x, const Arg& weight, const char* op) {
-  int activation = activation_type(x, op), w = weight.dtype == dtypes().bf16;
-  require(w || weight.dtype == dtypes().f32, op, "weight must be float32 or bfloat16");
-  return (NormTypes)(2 * activation + w);
+// A narrow weight as floats, plus an offset; the sum is rounded to the weight's type where asked.
+template <class W>
+std::vector<float> as_floats(const void* weight, int64_t n, float offset, bool rounded) {
+  std::vector<float> out((size_t)n);
+  for (int64_t i = 0; i < n; i++) {
+    out[i] = widen(((const W*)weight)[i]) + offset;
+    if (!rounded) continue;
+    W narrow;
+    store_one(&narrow, out[i]);
+    out[i] = widen(narrow);
+  }
+  return out;
+}
+inline std::vector<float> as_floats(Type type, const void* weight, int64_t n, float offset,
+                                    bool rounded) {
+  return type == BF16 ? as_floats<bf16>(weight, n, offset, rounded)
+                      : as_floats<f16>(weight, n, offset, rounded);
 }
 
 inline Tokens norm_rows_of(const Arg& t, const Arg& x, const char* op) {
@@ -39,8 +53,11 @@ inline void norm_apart(const Span& written, const Span& read, const char* op) {
           "out overlaps an input without being it");
 }
 
+struct NormTypes {
+  Type x, weight;
+};
 inline NormTypes norm_common(const Arg& x, const Arg& weight, const NormScalars& s, NormArgs& a,
-                        const char* op) {
+                             const char* op) {
   require(x.dim >= 1, op, "x must have at least one dim");
   require(weight.dim == 1 && weight.size(0) == x.size(-1), op,
           "weight must be one dim as long as the last dim of x");
@@ -51,7 +68,19 @@ inline NormTypes norm_common(const Arg& x, const Arg& weight, const NormScalars&
   a.eps = s.eps;
   a.offset = s.offset;
   a.weight_in_float32 = s.weight_in_float32;
-  return norm_types(x, weight, op);
+  return {activation_type(x, op),
+          type_of(weight, op, "weight must be float32, bfloat16 or float16")};
+}
+
+using NormKernel = void (*)(const NormArgs&, int64_t, int64_t);
+// The kernel for these types, of one row of the table; one for floats gets the weight as floats.
+inline NormKernel norm_kernel(const NormKernel (&kernels)[TYPES][TYPES], NormTypes types,
+                              NormArgs& a, std::vector<float>& floats) {
+  if (NormKernel found = kernels[types.x][types.weight]) return found;
+  floats = as_floats(types.weight, a.weight, a.hidden, a.offset, !a.weight_in_float32);
+  a.weight = floats.data();
+  a.offset = 0.0f;
+  return kernels[types.x][F32];
 }
 
 inline void run_rms_norm(const Arg& x, const Arg& weight, const NormScalars& s, const Arg& y,
@@ -70,7 +99,8 @@ inline void run_rms_norm(const Arg& x, const Arg& weight, const NormScalars& s, 
   const Span written(a.y, out, a.hidden, itemsize);
   norm_apart(written, Span(a.x, in, a.hidden, itemsize), op);
   require(apart(written, span_of(a.weight, weight)), op, "out overlaps the weight");
-  auto kernel = current().table->rms_norm[types];
+  std::vector<float> floats;
+  const NormKernel kernel = norm_kernel(current().table->rms_norm, types, a, floats);
   over_rows(in.count, a.hidden * (x.dtype == dtypes().f32 ? 8 : 4),
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
 }
@@ -130,7 +160,8 @@ inline void run_fused_add(const Arg& x, const Arg& residual, const Arg& weight,
     norm_apart(s, Span(a.residual, tr, a.hidden, itemsize), op);
     require(apart(s, span_of(a.weight, weight)), op, "out overlaps the weight");
   }
-  auto kernel = current().table->fused_add_rms_norm[types];
+  std::vector<float> floats;
+  const NormKernel kernel = norm_kernel(current().table->fused_add_rms_norm, types, a, floats);
   over_rows(tx.count, a.hidden * (x.dtype == dtypes().f32 ? 16 : 8),
             [&](int64_t begin, int64_t end) { kernel(a, begin, end); });
 }

@@ -10,7 +10,8 @@ namespace trivet_cpu {
 struct HeadNorm {
   NormArgs a{};  // of the first token; its rows are the heads
   int64_t heads = 0, x_token = 0, y_token = 0, itemsize = 4;
-  void (*kernel)(const NormArgs&, int64_t, int64_t) = nullptr;
+  NormKernel kernel = nullptr;
+  std::vector<float> floats;  // the weight, where no kernel reads it as it is
 
   HeadNorm(const Arg& x, const Arg& weight, const Operand& w, const NormScalars& s, const Arg& y,
            bool in_place, const Arg& q, const char* op) {
@@ -32,7 +33,7 @@ struct HeadNorm {
     a.weight = w.data<char>();
     a.y = y.inout();
     a.x = in_place ? a.y : x.in();
-    kernel = current().table->rms_norm[types];
+    kernel = norm_kernel(current().table->rms_norm, types, a, floats);
   }
   Heads written() const { return {a.y, heads, y_token / itemsize, a.y_stride}; }
   void apart_from(const Arg& weight, const Operand& w, int64_t tokens, const char* op) const {

@@ -94,6 +94,14 @@ INLINE void rotate_neighbours(const bf16* in, bf16* out, vf c, vf s) {
   store_pair(out, {fma(x.a, c, -(x.b * s)), fma(x.b, c, x.a * s)});
 }
 
+// Of float16 as of floats.
+INLINE void rotate_neighbours(const f16* in, f16* out, vf c, vf s) {
+  float pairs[2 * VL];
+  store_pair(pairs, load_pair<float>(in));
+  rotate_neighbours(pairs, pairs, c, s);
+  store_pair(out, load_pair<float>(pairs));
+}
+
 template <class T>
 INLINE void rotate_pairs(const T* in, T* out, const float* cos, const float* sin, int64_t half) {
   int64_t i = 0;
@@ -120,7 +128,7 @@ template <class T, bool INTERLEAVED>
 INLINE void rotate_tokens(const RotaryArgs& a, const RotaryCacheArgs* cache, int64_t begin,
                           int64_t end) {
   const int64_t kept = a.head_dim - 2 * a.half;
-  const bool order = !INTERLEAVED && sizeof(T) < 4 && a.half <= ORDERED;
+  const bool order = !INTERLEAVED && EVEN_ODD<T> && a.half <= ORDERED;
   float ordered_cos[ORDERED], ordered_sin[ORDERED];
   for (int64_t token = begin; token < end; token++) {
     const float* cos = a.cos + token * a.cos_stride;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "overlap.h"
+#include "simd.h"
 
 namespace trivet_cpu {
 
@@ -108,20 +109,6 @@ inline float penalized(float value, const TokenCount& c, float r, float presence
   value = value > 0.0f ? value / r : value * r;
   return c.answer ? value - (float)c.answer * frequency - presence : value;
 }
-inline float widened(float x) { return x; }
-inline float widened(uint16_t x) {
-  uint32_t bits = (uint32_t)x << 16;
-  float out;
-  std::memcpy(&out, &bits, 4);
-  return out;
-}
-inline void narrow(float x, float* to) { *to = x; }
-inline void narrow(float x, uint16_t* to) {
-  uint32_t u;
-  std::memcpy(&u, &x, 4);
-  *to = (uint16_t)((x != x ? (u | 0x400000u) : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
-
 // Counts each token once and then treats it once; the counts are zero again at the end.
 template <class T>
 void penalize_row(const Penalties& a, int64_t s, T* y, TokenCount* counts) {
@@ -132,9 +119,9 @@ void penalize_row(const Penalties& a, int64_t s, T* y, TokenCount* counts) {
   for (int64_t i = 0; i < a.history; i++) {
     const int32_t t = row[i];
     if (t < 0 || !counts[t].all) continue;
-    narrow(penalized(widened(y[t]), counts[t], a.repetition[s * a.repetition_stride],
-                     a.presence[s * a.presence_stride], a.frequency[s * a.frequency_stride]),
-           y + t);
+    store_one(y + t, penalized(widen(y[t]), counts[t], a.repetition[s * a.repetition_stride],
+                               a.presence[s * a.presence_stride],
+                               a.frequency[s * a.frequency_stride]));
     counts[t] = {};
   }
 }
@@ -191,7 +178,8 @@ inline void run_penalize(const Arg& logits, const Arg* more, const Arg& out, boo
   for (int i = 0; i < 5; i++)
     require(apart(to, span_of(operands[i], more[i])), op, "what is written overlaps an operand");
   if (type == F32) return penalize_rows<float>(a, x, y, seqs);
-  penalize_rows<uint16_t>(a, x, y, seqs);
+  if (type == BF16) return penalize_rows<bf16>(a, x, y, seqs);
+  penalize_rows<f16>(a, x, y, seqs);
 }
 
 inline void penalize_logits(StableIValue* stack, uint64_t, uint64_t) {

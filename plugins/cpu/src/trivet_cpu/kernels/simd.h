@@ -19,6 +19,9 @@ namespace {
 struct bf16 {
   uint16_t bits;
 };
+struct f16 {
+  uint16_t bits;
+};
 
 #if defined(__AVX512F__)
 constexpr int VL = 16;
@@ -153,6 +156,56 @@ INLINE bool any_nan(vf a, vf b) {
 #endif
 }
 
+// --- float16 <-> float -----------------------------------------------------------------------
+
+#if defined(__AVX2__) || defined(__aarch64__)
+#define HALF INLINE
+#else  // a score of instructions, called from many places
+#define HALF __attribute__((noinline, unused)) static
+#endif
+
+HALF vf from_half(vh h) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__AVX2__)
+  return (vf)_mm256_cvtph_ps((__m128i)h);
+#elif defined(__aarch64__)
+  return (vf)vcvt_f32_f16((float16x4_t)h);
+#else
+  const vu bits = __builtin_convertvector(h, vu);
+  const vi m = (vi)(bits & 0x7fffu);
+  const vf wide = (vf)(m << 13) * 0x1p112f;  // the difference of the exponents' biases
+  const vi special = (m >= 0x7c00) & 0x7f800000;  // infinity and NaN
+  return (vf)((vu)wide | (vu)special | (bits & 0x8000u) << 16);
+#endif
+}
+// Rounds to nearest even, to infinity from 65520 on; a NaN stays a (quiet) NaN of the same sign.
+HALF vh to_half(vf x) {
+#if defined(__AVX512F__)
+  return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+  return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__aarch64__)
+  return (vh)vcvt_f16_f32((float32x4_t)x);
+#else
+  const vu u = (vu)x;
+  const vi m = (vi)(u & 0x7fffffffu);
+  const vi small = (vi)((vf)m + 0.5f) - 0x3f000000;  // the sum is a multiple of 2^-24
+  vi half = (m - 0x38000000 + 0xfff + ((m >> 13) & 1)) >> 13;
+  half = (vi)select(m < 0x38800000, (vf)small, (vf)half);
+  half = (vi)select(m > 0x477fffff, (vf)(vi)splat_bits(0x7c00), (vf)half);
+  half |= (m > 0x7f800000) & (0x200 | (m >> 13 & 0x3ff));
+  return __builtin_convertvector((vu)half | (u >> 16 & 0x8000u), vh);
+#endif
+}
+INLINE float widen(f16 x) {
+#if defined(__AVX2__)
+  return _cvtsh_ss(x.bits);
+#else
+  return from_half(x.bits - (vh){})[0];
+#endif
+}
+
 // --- loads and stores ------------------------------------------------------------------------
 
 INLINE vf load(const float* p) {
@@ -173,6 +226,11 @@ INLINE vf load(const bf16* p) {
   return (vf)(__builtin_convertvector(h, vu) << 16);
 #endif
 }
+INLINE vf load(const f16* p) {
+  vh h;
+  __builtin_memcpy(&h, p, sizeof h);
+  return from_half(h);
+}
 
 INLINE void store(float* p, vf x) { __builtin_memcpy(p, &x, sizeof x); }
 INLINE vh upper_half(vu u) {
@@ -191,8 +249,13 @@ INLINE void store(bf16* p, vf x) {
   vh h = upper_half(round_bits(x));
   __builtin_memcpy(p, &h, sizeof h);
 }
+INLINE void store(f16* p, vf x) {
+  vh h = to_half(x);
+  __builtin_memcpy(p, &h, sizeof h);
+}
 INLINE void store_one(float* p, float x) { *p = x; }
 INLINE void store_one(bf16* p, float x) { p->bits = (uint16_t)(round_bits(x) >> 16); }
+INLINE void store_one(f16* p, float x) { p->bits = to_half(splat(x))[0]; }
 
 // The first n < VL elements; the other lanes of a load are zero, and memory past n is not touched.
 #if defined(__AVX512F__)
@@ -202,11 +265,17 @@ INLINE vf load_first(const bf16* p, int64_t n) {
   __m256i h = _mm256_maskz_loadu_epi16(first(n), p);
   return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
 }
+INLINE vf load_first(const f16* p, int64_t n) {
+  return from_half((vh)_mm256_maskz_loadu_epi16(first(n), p));
+}
 INLINE void store_first(float* p, vf x, int64_t n) {
   _mm512_mask_storeu_ps(p, first(n), (__m512)x);
 }
 INLINE void store_first(bf16* p, vf x, int64_t n) {
   _mm256_mask_storeu_epi16(p, first(n), (__m256i)upper_half(round_bits(x)));
+}
+INLINE void store_first(f16* p, vf x, int64_t n) {
+  _mm256_mask_storeu_epi16(p, first(n), (__m256i)to_half(x));
 }
 #else
 template <class T>

@@ -4,9 +4,7 @@
 
 namespace trivet_cpu {
 
-// (activation, weight) of the norms: two bits.
-enum NormTypes : int { F32_F32 = 0, F32_BF16 = 1, BF16_F32 = 2, BF16_BF16 = 3, NORM_TYPES = 4 };
-enum Type : int { F32 = 0, BF16 = 1, TYPES = 2 };
+enum Type : int { F32 = 0, BF16 = 1, F16 = 2, TYPES = 3 };
 enum Activation : int { SILU = 0, GELU = 1, GELU_TANH = 2, ACTIVATIONS = 3 };
 
 // Strides are counted in elements; rows are dense.
@@ -113,9 +111,11 @@ struct SampleEntry {  // a token: its place in the order of the logits, and its 
 };
 
 struct Table {
-  void (*rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
-  void (*fused_add_rms_norm[NORM_TYPES])(const NormArgs&, int64_t begin, int64_t end);
-  void (*layer_norm[NORM_TYPES])(const LayerNormArgs&, int64_t begin, int64_t end);
+  // Of the norms: the types of the activation and of the weight; null where two narrow types meet
+  // that no model mixes, which then get their weight as floats.
+  void (*rms_norm[TYPES][TYPES])(const NormArgs&, int64_t begin, int64_t end);
+  void (*fused_add_rms_norm[TYPES][TYPES])(const NormArgs&, int64_t begin, int64_t end);
+  void (*layer_norm[TYPES][TYPES])(const LayerNormArgs&, int64_t begin, int64_t end);
   void (*activation[ACTIVATIONS][TYPES])(const ActivationArgs&, int64_t begin, int64_t end);
   void (*activation_and_mul[ACTIVATIONS][TYPES])(const ActivationArgs&, int64_t begin,
                                                  int64_t end);

@@ -41,6 +41,7 @@ inline void torch_ok(AOTITorchError code, const char* what) {
 
 struct DTypes {
   int32_t f32 = aoti_torch_dtype_float32(), bf16 = aoti_torch_dtype_bfloat16();
+  int32_t f16 = aoti_torch_dtype_float16();
   int32_t i32 = aoti_torch_dtype_int32(), i64 = aoti_torch_dtype_int64();
   int32_t cpu = aoti_torch_device_type_cpu();
 };
@@ -264,10 +265,14 @@ void over_rows(int64_t rows, int64_t bytes_per_row, const F& f) {
   in_parallel(rows, grain > least ? grain : least, f);
 }
 
-inline Type activation_type(const Arg& x, const char* op) {
+inline Type type_of(const Arg& x, const char* op, const char* otherwise) {
   if (x.dtype == dtypes().f32) return F32;
   if (x.dtype == dtypes().bf16) return BF16;
-  outside(op, "the activation dtype must be float32 or bfloat16");
+  if (x.dtype == dtypes().f16) return F16;
+  outside(op, otherwise);
+}
+inline Type activation_type(const Arg& x, const char* op) {
+  return type_of(x, op, "the activation dtype must be float32, bfloat16 or float16");
 }
 
 }  // namespace trivet_cpu
