@@ -295,7 +295,12 @@ def summary(operator: str, dtype: str, found: list[tuple[Cell, dict[str, float]]
 
 
 @click.command()
-@click.option("--json", "target", type=click.Path(path_type=Path), help="Write figures here.")
+@click.option(
+    "--json",
+    "target",
+    type=click.Path(path_type=Path),
+    help="Write figures, and a PNG beside them.",
+)
 @click.option("--quick", is_flag=True, help="Fewer shapes and rounds.")
 @click.option("--op", "only", multiple=True, help="Only these operators.")
 @click.option("--isa", "level", type=click.Choice(isa.levels()), help="Another level.")
@@ -317,8 +322,9 @@ def main(target: Path | None, quick: bool, only: tuple[str, ...], level: str | N
     summaries = [row for (op, dt), seen in found.items() for row in summary(op, dt, seen)]
     publish("cpu_kernels", [*summaries, *details], target)
     speedups = [row for row in summaries if row.unit == "x"]
-    path = target.with_suffix(".png") if target else Path("cpu_kernels.png")
-    picture(path, "CPU kernels, times as fast as torch (one thread)", speedups)
+    if target:
+        title = "CPU kernels, times as fast as torch (one thread)"
+        picture(target.with_suffix(".png"), title, speedups)
 
 
 if __name__ == "__main__":

@@ -241,7 +241,12 @@ def beside(path: Path, tasks: Sequence[Task], threads: Sequence[int], vocab: int
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Fewer steps and rounds.")
-@click.option("--json", "target", type=click.Path(path_type=Path), help="Write the figures there.")
+@click.option(
+    "--json",
+    "target",
+    type=click.Path(path_type=Path),
+    help="Write figures, and a PNG beside them.",
+)
 @click.option("--no-peer", is_flag=True, help="Leave transformers and llama.cpp out.")
 def main(*, quick: bool, target: Path | None, no_peer: bool) -> None:
     """Measures the example engine: tokens per second of prefill and of decoding."""
@@ -262,8 +267,9 @@ def main(*, quick: bool, target: Path | None, no_peer: bool) -> None:
     if not no_peer:
         found += beside(path, tasks, threads, ours.model.config.vocab)
     publish("engine", found, target)
-    png = target.with_suffix(".png") if target else FOLDER / "results" / "engine.png"
-    picture(png, "the installed packages, times as fast", [r for r in found if r.unit == "ratio"])
+    if target:
+        ratios = [r for r in found if r.unit == "ratio"]
+        picture(target.with_suffix(".png"), "the installed packages, times as fast", ratios)
 
 
 if __name__ == "__main__":

@@ -112,33 +112,39 @@ def measure(rounds: int, level: str) -> list[Row]:
     return found
 
 
-def held_to(level: str) -> int:
-    """Runs this script again in a child that is held to an instruction set."""
+def held_to(level: str, target: Path | None, quick: bool) -> int:
+    """Runs this script again, without ``--isa``, in a child that is held to an instruction set."""
     onednn, torch_level, mkl = LIMITS[level]
     limits = {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": torch_level,
               "MKL_ENABLE_INSTRUCTIONS": mkl}  # fmt: skip
-    again = [a for a in sys.argv[1:] if a not in {"--isa", level}]
+    again = [*(["--json", str(target)] if target else []), *(["--quick"] if quick else [])]
     return subprocess.run(
         [sys.executable, __file__, *again], env={**os.environ, **limits}, check=False
     ).returncode
 
 
 @click.command()
-@click.option("--json", "target", type=click.Path(path_type=Path), help="Write the figures there.")
+@click.option(
+    "--json",
+    "target",
+    type=click.Path(path_type=Path),
+    help="Write figures, and a PNG beside them.",
+)
 @click.option("--quick", is_flag=True, help="Fewer rounds.")
 @click.option("--isa", "level", type=click.Choice([*LIMITS]), help="Hold libraries to this.")
 def main(*, target: Path | None, quick: bool, level: str | None) -> None:
     """Measures every way to multiply with a weight by the number of rows."""
     if level:
-        sys.exit(held_to(level))
+        sys.exit(held_to(level, target, quick))
     torch.set_num_threads(1)
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").lower() or "all"
     kernels = "avx2" if limit == "avx2" else isa.level()
     with torch.inference_mode(), isa.using(kernels):
         found = measure(3 if quick else 7, limit)
     publish("linear_rows", found, target)
-    path = target.with_suffix(".png") if target else Path("linear_rows.png")
-    picture(path, "times as fast as torch's product", [r for r in found if ".4096x4096." in r.name])
+    if target:
+        widest = [r for r in found if ".4096x4096." in r.name]
+        picture(target.with_suffix(".png"), "times as fast as torch's product", widest)
 
 
 if __name__ == "__main__":

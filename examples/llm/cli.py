@@ -20,6 +20,7 @@ from llm import batch, options, report
 from llm.answer import Answer
 from llm.errors import EngineError, RequestError
 from llm.protocol.asks import Defaults
+from llm.sampling import Sampling
 from llm.schedule import generate
 from llm.start import Engine, say, start
 from llm.trace import Trace
@@ -47,7 +48,7 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
     engine = start(given, notes)
     trace, scheduler = Trace(engine.model), engine.scheduler
     prompts = [p if given.raw else engine.tokenizer.chat(p) for p in given.prompts]
-    sampling = options.chosen(given)
+    sampling = Sampling(**options.chosen(given))
     requests = [
         scheduler.submit(engine.tokenizer.encode(p), given.max_tokens, sampling) for p in prompts
     ]
@@ -73,20 +74,44 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
 
 
 def run_file(given: SimpleNamespace, notes: Console) -> None:
-    """Answers the lines of a file; says on the error output how many."""
-    if given.stops:
-        raise RequestError("--stop is for prompts", fix="give stop in the lines of the file")
+    """Answers the lines of a file; says on the error output how many.
+
+    The options of sampling hold where a line says nothing.
+    """
     source: Path = given.batch_file
     target = given.output or source.with_suffix(".out.jsonl")
     engine = start(given, notes)
     trace = Trace(engine.model)
-    defaults = Defaults(given.max_tokens, given.temperature)
+    defaults = Defaults(given.max_tokens, options.chosen(given))
     model = trace if given.trace else engine.model
     counts = batch.run(engine, model, source, target, defaults, notes, raw=given.raw)
     if given.trace:
         trace.write(given.trace, engine.model.calls())
     said = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     say(notes, f"{target}: {said or 'no lines'}")
+    if given.seed is not None:
+        say(notes, f"seed {given.seed} where a line has none")
+    if given.observe:
+        with report.writing():
+            report.show_calls(engine.model.calls(), Console())
+
+
+def refuse_useless(given: SimpleNamespace, options_given: set[str]) -> None:
+    """Refuses options that the kind of run would ignore.
+
+    Raises:
+        RequestError: Names all of them.
+    """
+    if given.batch_file is None:
+        if given.output is not None:
+            what = "--output is the file of answers to a --batch-file, and there is none"
+            raise RequestError(what, fix="give --batch-file, or leave --output out")
+        return
+    for_prompts = {"prompts": "--prompt", "as_json": "--json", "stops": "--stop"}
+    if useless := [name for key, name in for_prompts.items() if key in options_given]:
+        what = f"a --batch-file takes no {' and no '.join(useless)}"
+        fix = "give prompt and stop in the lines of the file; its answers are JSON lines"
+        raise RequestError(what, fix=fix)
 
 
 @contextmanager
@@ -103,27 +128,45 @@ def ending(notes: Console) -> Iterator[None]:
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--prompt", "prompts", multiple=True, default=(DEMO,), help="May be repeated.")
+@click.option(
+    "--prompt", "prompts", multiple=True, default=(DEMO,), help="What is asked; may be repeated."
+)
 @click.option("--raw", is_flag=True, help="Give the prompt as it is, without the chat template.")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Most tokens of an answer.",
+)
 @options.engine(cache_tokens=2048)
 @options.sampling
-@click.option("--batch-file", type=click.Path(path_type=Path), help="JSON lines to be answered.")
-@click.option("--output", type=click.Path(path_type=Path), help="Else FILE.out.jsonl.")
+@click.option(
+    "--batch-file", type=click.Path(path_type=Path), help="Answer its JSON lines instead."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Answers to the file; else FILE.out.jsonl."
+)
 @click.option("--trace", type=click.Path(path_type=Path), help="A timeline for Perfetto.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def main(context: click.Context, /, **values: Any) -> None:
-    """Answers prompts with SmolLM2-135M-Instruct, or another Llama model in a GGUF file."""
+    """Answers prompts, or the lines of a file, with a language model.
+
+    The model is SmolLM2-135M-Instruct, or with --model another one: a GGUF file of the Llama
+    family, or a directory of safetensors (Llama, Mistral, Qwen2, Qwen3).
+    """
+    source = context.get_parameter_source
+    on_line = {name for name in values if source(name) is ParameterSource.COMMANDLINE}
     if context.invoked_subcommand:
-        for name in values:
-            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"options of {context.invoked_subcommand} stand after it")
+        if on_line:
+            raise click.UsageError(f"options of {context.invoked_subcommand} stand after it")
         return
     given, notes = SimpleNamespace(**values), Console(stderr=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot show
     with ending(notes):
+        refuse_useless(given, on_line)
         if given.batch_file:
             run_file(given, notes)
             return
@@ -135,18 +178,33 @@ def main(context: click.Context, /, **values: Any) -> None:
                 report.show(result, Console())
 
 
-@main.command()
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@main.command(context_settings={"show_default": True})
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes any free one.")
 @click.option("--name", help="What the model is called; else the name of its file.")
 @click.option("--queue", type=click.IntRange(0), default=64, help="Most requests that wait.")
-@click.option("--max-tokens", type=click.IntRange(1), default=256, help="Where none is asked for.")
-@click.option("--temperature", type=click.FloatRange(0, 2), default=1.0, help="The same.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=256,
+    help="Most tokens of an answer whose request names no number.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, 2),
+    default=1.0,
+    help="Of requests that name none; 0 takes the most likely token.",
+)
 @click.option("--max-body", type=click.IntRange(1), default=1 << 20, help="Bytes of a request.")
-@click.option("--drain", type=click.FloatRange(0), default=30.0, help="Seconds to finish in.")
+@click.option(
+    "--drain",
+    type=click.FloatRange(0),
+    default=30.0,
+    help="Seconds for open requests to finish in when the server is stopped.",
+)
 @options.engine(cache_tokens=8192)
 def serve(**values: Any) -> None:
-    """Serves OpenAI's interface over HTTP until it is told to stop."""
+    """Serves OpenAI's interface over HTTP until SIGTERM or an interrupt."""
     from llm.serving.command import serve as run_server
 
     given, notes = SimpleNamespace(**values), Console(stderr=True)

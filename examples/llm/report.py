@@ -124,9 +124,8 @@ def _table(title: str, heads: list[str], rows: list[list[object]]) -> Table:
     return table
 
 
-def show(report: dict[str, Any], console: Console) -> None:
-    """Prints the report as tables: what ran, or what is bound when nothing was counted."""
-    calls = report["calls"]
+def show_calls(calls: list[dict[str, Any]], console: Console) -> None:
+    """Prints what ran at each site, or what is bound when nothing was counted."""
     if any(row["calls"] is None for row in calls):
         bound: dict[str, list[str]] = {}
         for row in calls:
@@ -140,6 +139,11 @@ def show(report: dict[str, Any], console: Console) -> None:
     slow = {row["site"] for row in calls if row["implementation"] == "reference"}
     if slow:
         console.print(f"{len(slow)} of {len(every)} sites run on the reference of trivet\n")
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Prints the report as tables, and memory and speed below them."""
+    show_calls(report["calls"], console)
     settings = [list(row.values()) for row in report["settings"]]
     console.print(_table("settings", ["setting", "value", "chosen by"], settings))
     sizes = ", ".join(

@@ -1,7 +1,9 @@
 """How the next token is chosen: the options of a request, and a step's requests as tensors.
 
-A token depends on the logits, the options, the seed and the position in its sequence alone, so a
-request gives the same text in any batch, and once more when its seed is given.
+A token depends on its logits and options, and on noise that depends on seed, position and id of
+the token alone: not on the batch, and not on what was drawn before. The logits themselves may
+differ in last bits with the size of a step, where a product is not batch invariant. So a seed gives
+the same text again where the steps are the same, and nearly always where they are not.
 """
 
 from __future__ import annotations

@@ -146,8 +146,14 @@ def _compiler() -> tuple[tuple[str, ...], tuple[str, ...], str]:
         except (NoKernels, IndexError):
             continue
         return command, linker, f"ziglang {_zig_version()}, {version}" if zig else version
-    what = f"CXX={chosen} does not run" if chosen else "found none of g++, clang++, ziglang"
-    raise NoKernels(what)
+    if chosen:
+        msg = f"CXX={chosen} does not run"
+        raise NoKernels(msg)
+    msg = (
+        "found none of g++, clang++, ziglang; install g++, or: pip install hatchling ziglang, "
+        "then install this package again with --no-build-isolation"
+    )
+    raise NoKernels(msg)
 
 
 def _zig_version() -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from llm.errors import RequestError
@@ -36,11 +37,12 @@ class Defaults:
 
     Attributes:
         max_tokens: Most tokens of an answer.
-        temperature: 1 is OpenAI's own default, 0 chooses greedily.
+        sampling: Keywords of ``Sampling``. A temperature of 1 is OpenAI's own default; without a
+            seed, every request draws its own.
     """
 
     max_tokens: int = 256
-    temperature: float = 1.0
+    sampling: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 1.0})
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -58,8 +60,14 @@ def parse(raw: bytes) -> dict[str, Any]:
             raise ValueError("a number is too long")
         return int(digits)
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) != len(pairs):
+            name = next(n for i, (n, _) in enumerate(pairs) if n in dict(pairs[:i]))
+            raise ValueError(f"{fields.shown(name)} is there twice in one object")
+        return found
+
     try:
-        body = json.loads(raw, parse_constant=constant, parse_int=whole)
+        body = json.loads(raw, parse_constant=constant, parse_int=whole, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         what = f"the body is not valid JSON: {error}"
         raise Refusal(400, what, code="invalid_json") from None
@@ -81,6 +89,7 @@ def read(
     options = body.get("stream_options")
     if options is not None and not (isinstance(options, dict) and stream):
         raise invalid("stream_options", "stream_options is an object, and only with stream=true")
+    fields.check_part(options or {}, "stream_options", {"include_usage", "include_obfuscation"})
     model = body.get("model")
     if model is not None:
         model = fields.text(model, "model")
@@ -105,6 +114,7 @@ def sampling(body: dict[str, Any], defaults: Defaults) -> Sampling:
     """
     names = {
         "temperature": "temperature",
+        "top_k": "top_k",
         "top_p": "top_p",
         "min_p": "min_p",
         "seed": "seed",
@@ -112,13 +122,13 @@ def sampling(body: dict[str, Any], defaults: Defaults) -> Sampling:
         "presence_penalty": "presence",
         "frequency_penalty": "frequency",
     }
-    given = {"temperature": defaults.temperature}
-    given |= {
+    given = {
         own: value
         for name, own in names.items()
         if (value := fields.number(body, name)) is not None
     }
-    return Sampling(**given, top_k=max(0, fields.number(body, "top_k") or 0))  # type: ignore[arg-type]
+    given = {**defaults.sampling, **given}
+    return Sampling(**{**given, "top_k": max(0, given.get("top_k", 0))})  # -1 keeps all, too
 
 
 def _chat(body: dict[str, Any], tokenizer: Tokenizer) -> list[int]:
@@ -135,6 +145,8 @@ def _chat(body: dict[str, Any], tokenizer: Tokenizer) -> list[int]:
 def _turn(message: Any, where: str) -> dict[str, str]:
     if not isinstance(message, dict):
         raise invalid(where, f"{where} must be an object", "invalid_type")
+    spoken = {name: value for name, value in message.items() if value not in (None, [])}
+    fields.check_part(spoken, where, {"role", "content", "name"})  # replies have empty tool_calls
     role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
         raise invalid(f"{where}.role", f"{where}.role must be one of {', '.join(_ROLES)}")

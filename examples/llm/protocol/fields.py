@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from llm.protocol.failures import invalid
+from llm.protocol.failures import Refusal, invalid
 
 MOST_STOPS = 4  # as many as OpenAI takes
 _SEEDS = 2**63
@@ -79,7 +79,23 @@ def check_names(body: dict[str, Any], own: frozenset[str]) -> None:
                 what = f"{name} is not supported by this server; leave it out"
                 raise invalid(name, what, "unsupported_parameter")
         elif name not in own and name not in OWN and name not in IGNORED:
-            raise invalid(name, f"unknown field {name!r}", "unknown_parameter")
+            raise _unknown(name)
+
+
+def check_part(part: dict[str, Any], where: str, own: set[str]) -> None:
+    """Refuses by name what an object inside the body has besides its own fields.
+
+    Raises:
+        Refusal: A field is unknown.
+    """
+    for name in part:
+        if name not in own:
+            raise _unknown(name, where + ".")
+
+
+def _unknown(name: str, where: str = "") -> Refusal:
+    param = where + name.encode(errors="replace").decode()  # a name may hold half a surrogate pair
+    return invalid(param, f"unknown field {where}{shown(name)}", "unknown_parameter")
 
 
 def number(body: dict[str, Any], name: str) -> Any:
@@ -94,9 +110,9 @@ def number(body: dict[str, Any], name: str) -> Any:
     kinds = (int,) if whole else (int, float)
     if type(value) not in kinds or (isinstance(value, float) and not math.isfinite(value)):
         kind = "an integer" if whole else "a number"
-        raise invalid(name, f"{name} must be {kind}, not {_shown(value)}", "invalid_type")
+        raise invalid(name, f"{name} must be {kind}, not {shown(value)}", "invalid_type")
     if not low <= value <= high:
-        raise invalid(name, f"{name} must be from {low} to {high}, not {_shown(value)}")
+        raise invalid(name, f"{name} must be from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -109,7 +125,7 @@ def flag(body: dict[str, Any], name: str, where: str = "") -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         param = where + name
-        raise invalid(param, f"{param} must be true or false, not {_shown(value)}", "invalid_type")
+        raise invalid(param, f"{param} must be true or false, not {shown(value)}", "invalid_type")
     return bool(value)
 
 
@@ -120,7 +136,7 @@ def text(value: Any, param: str) -> str:
         Refusal: It is no text, or holds half of a surrogate pair.
     """
     if not isinstance(value, str):
-        raise invalid(param, f"{param} must be a string, not {_shown(value)}", "invalid_type")
+        raise invalid(param, f"{param} must be a string, not {shown(value)}", "invalid_type")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -147,7 +163,7 @@ def stops(body: dict[str, Any]) -> tuple[str, ...]:
     return found
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value in a message, never longer than a line."""
     shown = ascii(value)
     return shown if len(shown) <= 40 else shown[:40] + "..."

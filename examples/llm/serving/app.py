@@ -11,10 +11,11 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm.errors import PromptTooLong, RequestError
 from llm.protocol import asks
@@ -40,6 +41,8 @@ class Service:
         most_bytes: The largest body that is read.
         patience: Seconds that open requests get when the server stops.
         facts: Device, versions and the like, for ``/health``.
+        body_seconds: How long the body of a request may take to come.
+        calls: How often which implementation ran at each site, if it is counted.
     """
 
     worker: Worker
@@ -50,6 +53,8 @@ class Service:
     most_bytes: int = 1 << 20
     patience: float = 30.0
     facts: dict[str, Any] = field(default_factory=dict)
+    calls: Callable[[], list[dict[str, Any]]] = list
+    body_seconds: float = 60.0
 
 
 class Answering(Response):
@@ -137,22 +142,27 @@ def refused(refusal: Refusal) -> Response:
     return JSONResponse(refusal.body, refusal.status, refusal.headers)
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """The whole body.
+async def read_body(request: Request, most: int, seconds: float) -> bytes:
+    """The whole body, which must come within so many seconds.
 
     What is too much is read and dropped, within reason: a connection that is closed over bytes
     that nobody read is reset, and the client would never see the refusal.
 
     Raises:
-        Refusal: It is larger than ``most`` bytes.
+        Refusal: It is larger than ``most`` bytes, or its end does not come.
     """
     body, size = bytearray(), 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size <= most:
-            body += piece
-        elif size > most * _DROPPED:
-            break
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                size += len(piece)
+                if size <= most:
+                    body += piece
+                elif size > most * _DROPPED:
+                    break
+    except TimeoutError:
+        what = f"the end of the body did not come within {seconds:g} seconds; {size} bytes came"
+        raise Refusal(408, what, code="body_timeout", headers={"Connection": "close"}) from None
     if size > most:
         what = f"the body is larger than {most} bytes"
         raise Refusal(413, what, code="body_too_large", headers={"Connection": "close"})
@@ -173,7 +183,7 @@ def _emitter(events: Events) -> Callable[[Event], None]:
 async def answer(service: Service, request: Request, *, chat: bool) -> Response:
     """Checks a request, hands it to the engine, and answers it."""
     try:
-        body = asks.parse(await read_body(request, service.most_bytes))
+        body = asks.parse(await read_body(request, service.most_bytes, service.body_seconds))
         # In a thread, as a long prompt takes a while to be turned into tokens.
         ask = await asyncio.to_thread(
             asks.read, body, service.tokenizer, service.vocab, service.defaults, chat=chat
@@ -232,16 +242,20 @@ def _routes(service: Service) -> list[Route]:
             return refused(_unknown(service, request.path_params["name"]))
         return JSONResponse(_model(service))
 
+    def facts() -> dict[str, Any]:
+        return pages.health(service.worker, service.name, service.facts, service.calls())
+
     async def health(_: Request) -> Response:
-        facts = pages.health(service.worker, service.name, service.facts)
-        return JSONResponse(facts, 200 if facts["state"] == "running" else 503)
+        found = facts()
+        return JSONResponse(found, 200 if found["state"] == "running" else 503)
 
     async def page(_: Request) -> Response:
-        return HTMLResponse(pages.page(pages.health(service.worker, service.name, service.facts)))
+        return HTMLResponse(pages.page(facts()))
 
     async def metrics(_: Request) -> Response:
         kind = "text/plain; version=0.0.4"
-        return PlainTextResponse(pages.metrics(service.worker), media_type=kind)
+        said = pages.metrics(service.worker, service.calls())
+        return PlainTextResponse(said, media_type=kind)
 
     posts: dict[str, Endpoint] = {"/v1/chat/completions": chat, "/v1/completions": complete}
     gets: dict[str, Endpoint] = {
@@ -256,6 +270,29 @@ def _routes(service: Service) -> list[Route]:
     ]
 
 
+class Cancellable:
+    """Answers a request that the server cancels because it ends, instead of failing."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the request; what was not answered by then gets the error body."""
+        started = False
+
+        async def sent(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except asyncio.CancelledError:
+            if scope["type"] == "http" and not started:
+                what = "the server stopped before the request was whole"
+                await refused(Refusal(500, what, code="engine_stopped"))(scope, receive, send)
+
+
 def make(service: Service) -> Starlette:
     """The application; it starts the engine's thread and drains it at the end."""
 
@@ -268,4 +305,9 @@ def make(service: Service) -> Starlette:
             await asyncio.to_thread(service.worker.stop, service.patience)
 
     handlers: dict[Any, Any] = {HTTPException: _failure, Exception: _failure}
-    return Starlette(routes=_routes(service), lifespan=life, exception_handlers=handlers)
+    return Starlette(
+        routes=_routes(service),
+        lifespan=life,
+        exception_handlers=handlers,
+        middleware=[Middleware(Cancellable)],
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import signal
 import socket
@@ -32,9 +33,10 @@ def serve(
         RequestError: The libraries are missing, or the port cannot be had.
     """
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401  # named first where both are missing
 
         from llm.serving import app
+        from llm.serving.server import GRACE, Server
         from llm.serving.worker import Worker
     except ModuleNotFoundError as error:
         what = f"the server needs {error.name}, which is not installed"
@@ -59,7 +61,7 @@ def serve(
             engine.tokenizer,
             engine.model.config.vocab,
             options.name or engine.name,
-            Defaults(options.max_tokens, options.temperature),
+            Defaults(options.max_tokens, {"temperature": options.temperature}),
             options.max_body,
             options.drain,
             {
@@ -72,13 +74,7 @@ def serve(
                 },
                 "capacity": capacity,
             },
-        )
-        config = uvicorn.Config(
-            app.make(service),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=round(options.drain),
+            engine.model.calls if options.observe else list,
         )
         # uvicorn raises a signal again once it has shut down, for whoever handled it before: here
         # nobody does, as a server that was told to stop and did so has not failed.
@@ -86,6 +82,8 @@ def serve(
             signal.signal(number, lambda *_: None)
         host, port = listener.getsockname()[:2]
         say(f"{service.name} on http://{host}:{port}")
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(service).run(sockets=[listener])
+        if not worker.join(GRACE):
+            os._exit(0)  # a step hangs: Python would wait for its libraries, or be ended by them
         if worker.status.state == "failed":
             raise RequestError(f"the engine failed: {worker.status.error}")

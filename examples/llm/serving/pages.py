@@ -10,8 +10,16 @@ from llm.serving.worker import Worker
 _STYLE = "body{font:16px system-ui;margin:2em}td{padding:.2em 1em}td:first-child{color:#666}"
 
 
-def health(worker: Worker, name: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """State, load and speed; ``facts`` of device and versions stand beside them."""
+def health(
+    worker: Worker, name: str, facts: dict[str, Any], calls: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """State, load and speed; ``facts`` of device and versions stand beside them.
+
+    ``calls``: how often which implementation ran at each site; empty unless it is counted.
+    """
+    ran: dict[str, dict[str, int]] = {}
+    for row in calls:
+        ran.setdefault(row["site"], {})[row["implementation"]] = row["calls"]
     now = worker.status
     return {
         "state": now.state,
@@ -23,6 +31,7 @@ def health(worker: Worker, name: str, facts: dict[str, Any]) -> dict[str, Any]:
         "steps": now.steps,
         "tokens": now.tokens,
         "tokens_per_second": round(worker.speed(), 1),
+        **({"calls": ran} if ran else {}),
     }
 
 
@@ -47,8 +56,8 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def metrics(worker: Worker) -> str:
-    """Gauges and counters."""
+def metrics(worker: Worker, calls: list[dict[str, Any]]) -> str:
+    """Gauges and counters; ``calls``: of each implementation at each site."""
     now = worker.status
     gauges = {
         "llm_up": int(now.state == "running"),
@@ -64,4 +73,16 @@ def metrics(worker: Worker) -> str:
     lines += [
         f'llm_requests_total{{outcome="{name}"}} {value}\n' for name, value in now.outcomes.items()
     ]
+    if calls:
+        lines.append("# TYPE trivet_calls_total counter\n")
+    lines += [
+        f"trivet_calls_total{{site={_label(row['site'])},"
+        f"implementation={_label(row['implementation'])}}} {row['calls']}\n"
+        for row in calls
+    ]
     return "".join(lines)
+
+
+def _label(value: str) -> str:
+    r"""A quoted label: names come from plugins, and may hold what would end it."""
+    return '"' + value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") + '"'

@@ -7,6 +7,7 @@ ticket. Every ticket gets exactly one last event: the end of its answer, or a re
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -97,7 +98,7 @@ class Worker:
         self._lock = threading.Lock()  # over _open, _state and _recent
         self._open: set[Ticket] = set()
         self._state: Literal["running", "draining", "failed", "stopped"] = "running"
-        self._error = ""
+        self._error, self._deadline = "", math.inf
         self._tickets: dict[Request, Ticket] = {}
         self._steps, self._tokens, self._outcomes = 0, 0, Counter[str]()
         self._recent: deque[tuple[float, int]] = deque()
@@ -134,13 +135,23 @@ class Worker:
         """Nobody waits for it any more: its blocks go back before the next step."""
         self._inbox.put(("cancel", ticket))
 
-    def stop(self, patience: float | None = None) -> bool:
-        """Takes no more, finishes what is open, ends the thread; whether it ended in time."""
+    def stop(self, patience: float = math.inf) -> None:
+        """Takes no more and finishes what is open, for so many seconds since the first call.
+
+        What is open after that is refused, also while a step still runs.
+        """
         with self._lock:
             if self._state == "running":
                 self._state = "draining"
+            self._deadline = min(self._deadline, time.monotonic() + patience)
+            left = self._deadline - time.monotonic()
         self._inbox.put(("drain", None))
-        self._thread.join(patience)
+        if not self.join(left):
+            self._refuse_open("stopped")
+
+    def join(self, seconds: float) -> bool:
+        """Waits for the thread; whether it has ended."""
+        self._thread.join(None if seconds == math.inf else max(0.0, seconds))
         return not self._thread.is_alive()
 
     def speed(self) -> float:
@@ -172,6 +183,8 @@ class Worker:
                 self._note()
                 if self._state == "draining" and self._inbox.empty():
                     return False
+            if self._state == "stopped":
+                return False
             try:
                 order, ticket = self._inbox.get(block=idle)
             except queue.Empty:
@@ -212,27 +225,42 @@ class Worker:
         ticket.done = True
         if ticket.request is not None:
             self._tickets.pop(ticket.request, None)
+        if not self._take(ticket):
+            return  # it was refused when the patience ended
         self._outcomes[outcome] += 1
-        with self._lock:
-            self._open.discard(ticket)
         self._note()
         if last is not None:
             ticket.emit(last)
+
+    def _take(self, ticket: Ticket) -> bool:
+        """Whether the caller is the one that ends the ticket: only one is."""
+        with self._lock:
+            is_open = ticket in self._open
+            self._open.discard(ticket)
+        return is_open
 
     def _fail(self, what: str) -> None:
         self._error = what
         self._close("failed")
 
     def _close(self, state: Literal["failed", "stopped"]) -> None:
-        """Ends what is open; under the lock no new ticket slips in."""
+        """Ends what is open, in the engine's thread."""
+        self._refuse_open(state)
+        self._scheduler.cancel_all()
+        self._tickets.clear()
+        self._note()
+
+    def _refuse_open(self, state: Literal["failed", "stopped"]) -> None:
+        """Refuses what is open, in any thread; under the lock no new ticket slips in."""
         with self._lock:
             self._state = state
             left = list(self._open)
-        self._scheduler.cancel_all()
-        failure = Refusal(500, f"the engine {state}: {self._error}", code="engine_" + state)
+        why = self._error or "before the answer was whole"
+        failure = Refusal(500, f"the engine {state}: {why}", code="engine_" + state)
         for ticket in left:
-            self._settle(ticket, state, failure)
-        self._note()
+            if self._take(ticket):
+                self._outcomes[state] += 1
+                ticket.emit(failure)
 
     def _note(self) -> None:
         self.status = Status(

@@ -17,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from llm import gguf
 from llm.fetch import fetch
+from llm.tests.served import running_server
 from llm.tokenizer import Tokenizer
 
 _TYPES = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
@@ -263,3 +264,17 @@ def reference() -> list[dict[str, Any]]:
     """Four prompts with 64 greedy tokens each, computed by another implementation."""
     text = (Path(__file__).parent / "data" / "smol_reference.json").read_text(encoding="utf-8")
     return json.loads(text)["prompts"]
+
+
+@pytest.fixture
+def server():
+    """For tests that shut the gate, break the model, or count."""
+    with running_server() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """For tests that only ask."""
+    with running_server() as made:
+        yield made

@@ -19,7 +19,7 @@ def call(tiny, tmp_path):
         given = ["--model", path, "--batch-file", source, "--max-tokens", 3, *more]
         result = CliRunner().invoke(cli.main, [str(a) for a in given])
         assert result.exit_code == code, result.output
-        run.said = result.stderr
+        run.said, run.shown = result.stderr, result.stdout
         if not target.exists():
             return {}
         answers = [json.loads(line) for line in target.read_text().splitlines()]
@@ -118,3 +118,66 @@ def test_a_run_can_be_traced(call, tmp_path):
 def test_a_file_that_is_not_there_is_one_clear_error(call, tmp_path):
     call([], "--batch-file", tmp_path / "none", "--output", tmp_path / "o", code=2)
     assert "none: No such file" in call.said
+
+
+def test_options_of_sampling_hold_where_a_line_says_nothing(call):
+    lines = [
+        {"custom_id": "as given", "prompt": "ab"},
+        {"custom_id": "own seed", "prompt": "ab", "seed": 8},
+        {"custom_id": "own", "prompt": "ab", "temperature": 1.5, "top_k": 9, "seed": 7},
+        {"custom_id": "cold", "prompt": "ab", "temperature": 0},
+        openai("theirs", messages=[{"role": "user", "content": "ab"}], temperature=None),
+    ]
+    options = ("--temperature", 1.5, "--top-k", 9, "--seed", 7, "--max-tokens", 9)
+    answers = call(lines, *options)
+    assert answers["as given"]["seed"] == answers["own"]["seed"] == 7
+    assert answers["as given"]["text"] == answers["own"]["text"] != answers["own seed"]["text"]
+    assert answers["own seed"]["seed"] == 8
+    assert "seed" not in answers["cold"]
+    assert answers["theirs"]["response"]["body"]["seed"] == 7
+    assert "seed 7 where a line has none" in call.said
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--top-k", 1),
+        ("--top-p", 0),
+        ("--min-p", 1),
+        ("--repetition-penalty", 0.01),
+        ("--presence-penalty", 2),
+        ("--frequency-penalty", 2),
+    ],
+)
+def test_no_option_of_sampling_is_lost_and_a_line_wins_over_it(call, option, value):
+    """What the line says must give what the option gives, and what is off in it turns it off."""
+    name = option[2:].replace("-", "_")
+    off = {"top_k": 0, "top_p": 1, "repetition_penalty": 1}.get(name, 0)
+    base = {"prompt": "ab" * 9, "temperature": 0.4, "seed": 3, "max_tokens": 40}
+    said = call([{**base, name: value}, {**base, name: off}])
+    call.target.unlink()
+    given = call([base, {**base, name: off}], option, value)
+    assert given == said
+    assert said["line-1"]["text"] != said["line-2"]["text"]
+
+
+def test_options_that_a_file_has_no_use_for_are_refused_by_name(call):
+    call([], "--prompt", "a", "--json", "--stop", "b", code=2)
+    assert "takes no --prompt and no --json and no --stop" in call.said
+    assert "lines of the file" in call.said
+
+
+def test_an_output_without_a_file_is_refused(tmp_path):
+    result = CliRunner().invoke(cli.main, ["--output", str(tmp_path / "o")])
+    assert result.exit_code == 2
+    assert "--output" in result.stderr
+    assert result.stderr.startswith("error: ")
+
+
+def test_what_ran_is_shown_at_the_end(call):
+    call([{"prompt": "a"}])
+    assert "what ran" not in call.shown
+    call.target.unlink()
+    call([{"prompt": "a"}], "--observe")
+    assert "what ran" in call.shown
+    assert "rotary_kv" in call.shown

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -36,6 +37,50 @@ def test_it_serves_until_it_is_told_to_stop(tiny, tmp_path):
             assert child.stderr.read() == ""
         finally:
             child.kill()
+
+
+HANGING = """
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+from llm.model import Llama
+from llm.cli import main
+Llama.step = lambda *_: threading.Event().wait()
+main(["serve", "--model", sys.argv[2], "--port", "0", "--drain", "0.1"])
+"""
+
+
+def test_a_step_that_hangs_keeps_neither_the_client_nor_the_process(tiny, tmp_path):
+    path = tiny.write(tmp_path / "tiny.gguf")
+    command = [sys.executable, "-c", HANGING, str(LLM.parent), str(path)]
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child,
+        ThreadPoolExecutor() as pool,
+    ):
+        try:
+            where = re.fullmatch(r"tiny on (http://\S+)\n", child.stderr.readline()).group(1)
+            body = {"prompt": "ab"}
+            asked = pool.submit(httpx2.post, where + "/v1/completions", json=body, timeout=60)
+            while not httpx2.get(where + "/health").json()["requests"]["running"]:
+                assert not asked.done()
+            child.send_signal(signal.SIGTERM)
+            assert asked.result().json()["error"]["code"] == "engine_stopped"
+            assert child.wait(60) == 0
+            assert child.stderr.read() == ""
+        finally:
+            child.kill()
+
+
+def test_help_says_defaults_and_which_models():
+    shown = {
+        name: " ".join(CliRunner().invoke(cli.main, [*name, "--help"]).stdout.split())
+        for name in ((), ("serve",))
+    }
+    for text in shown.values():
+        assert "A GGUF file, or a directory with config.json and safetensors" in text
+    assert "a directory of safetensors" in shown[()]
+    for default in ("64", "256", "1.0", "1048576", "30.0", "8000"):
+        assert f"[default: {default}" in shown[("serve",)]
+    assert "The same." not in shown[("serve",)]
 
 
 def test_missing_libraries_are_named_with_the_command_that_brings_them(monkeypatch):

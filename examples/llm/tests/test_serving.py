@@ -6,100 +6,19 @@ import asyncio
 import json
 import threading
 import time
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import httpx2
 import pytest
-import uvicorn
 
-from llm.protocol.asks import Defaults
-from llm.schedule import Scheduler
-from llm.serving import app
-from llm.serving.worker import Worker
-from trivet.memory import KvBlocks
-
-SAID = "caf\u00e9 th\u20ac. the end"
-BLOCKS = 40
-
-
-class Model:
-    """Says ``SAID`` byte by byte, again and again; waits while its gate is shut."""
-
-    def __init__(self):
-        self.gate, self.broken = threading.Event(), False
-        self.gate.set()
-
-    def step(self, pieces):
-        assert self.gate.wait(20)
-        if self.broken:
-            raise RuntimeError("broken on purpose")
-        said = SAID.encode()
-        return [said[len(p.request.output) % len(said)] for p in pieces if p.samples]
-
-
-@contextmanager
-def running_server():
-    """A server on a free port, and what a test may turn in it."""
-    tokenizer = SimpleNamespace(
-        encode=lambda text: list(text.encode()),
-        decode=lambda ids: bytes(ids).decode(errors="replace"),
-        chat=lambda turns: "".join(f"{t['role'][0]}:{t['content']};" for t in turns),
-    )
-    model, pool = Model(), KvBlocks(BLOCKS, 4)
-    plan = Scheduler(pool, max_batch=4, budget=32, context=100, eos=frozenset())
-    worker = Worker(model, plan, pool, tokenizer, capacity=6)
-    service = app.Service(worker, tokenizer, 256, "tiny", Defaults(20, 0.0), 2000, 5.0)
-    config = uvicorn.Config(app.make(service), port=0, log_level="critical", access_log=False)
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    until(lambda: running.started)
-    port = running.servers[0].sockets[0].getsockname()[1]
-    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-        yield SimpleNamespace(model=model, pool=pool, worker=worker, client=client)
-    model.gate.set()
-    running.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
-    assert pool.num_free == BLOCKS
-
-
-@pytest.fixture
-def server():
-    """For tests that shut the gate, break the model, or count."""
-    with running_server() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared():
-    """For tests that only ask."""
-    with running_server() as made:
-        yield made
-
-
-def until(true, seconds=20):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-def complete(server, **body):
-    return server.client.post("/v1/completions", json={"prompt": "ab", **body})
-
-
-def chat(server, **body):
-    says = [{"role": "user", "content": "ab"}]
-    return server.client.post("/v1/chat/completions", json={"messages": says, **body})
-
-
-def events(response):
-    assert response.headers["content-type"].startswith("text/event-stream")
-    lines = response.text.split("\n\n")
-    assert lines[-2:] == ["data: [DONE]", ""]
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+from llm.tests.served import (
+    BLOCKS,
+    SAID,
+    background,
+    chat,
+    complete,
+    events,
+    until,
+)
 
 
 def test_an_answer_has_the_fields_that_clients_read(shared):
@@ -158,6 +77,8 @@ BAD = [
     ({"stop": 4}, "stop", 400),
     ({"stream": "yes"}, "stream", 400),
     ({"stream_options": {}}, "stream_options", 400),
+    ({"stream": True, "stream_options": {"colour": 1}}, "stream_options.colour", 400),
+    ({"\ud800": 1}, "?", 400),
     ({"n": 2}, "n", 400),
     ({"logprobs": 1}, "logprobs", 400),
     ({"tools": [{}]}, "tools", 400),
@@ -187,6 +108,8 @@ def test_a_bad_field_is_named(shared, body, param, status):
         ([{"role": "tool", "content": "a"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": "a", "colour": 1}], "messages[0].colour"),
+        ([{"role": "assistant", "content": "a", "tool_calls": [{}]}], "messages[0].tool_calls"),
     ],
 )
 def test_a_bad_message_is_named(shared, messages, param):
@@ -195,7 +118,11 @@ def test_a_bad_message_is_named(shared, messages, param):
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"[]", b"\xff", b"[" * 1900, b'{"n": NaN}', b'{"n":' + b"9" * 900 + b"}"]
+    "raw",
+    [
+        *(b"", b"{", b"[]", b"\xff", b"[" * 1900, b'{"n": NaN}', b'{"n":' + b"9" * 900 + b"}"),
+        b'{"prompt": "a", "max_tokens": 1, "max_tokens": 2}',
+    ],
 )
 def test_a_body_that_is_no_object_is_refused(shared, raw):
     reply = shared.client.post("/v1/completions", content=raw)
@@ -281,18 +208,6 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_does_too(server):
     until(lambda: server.worker.status.outcomes.get("cancelled"))
     until(lambda: server.pool.num_free == BLOCKS)
     assert complete(server).status_code == 200
-
-
-def background(server, count, **body):
-    replies = []
-
-    def one():
-        replies.append(complete(server, **body))
-
-    threads = [threading.Thread(target=one) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads, replies
 
 
 def test_a_full_queue_says_when_to_come_again(server):

@@ -66,6 +66,14 @@ def test_without_a_compiler_the_wheel_is_pure_and_says_why(project):
     assert {"trivet_cpu/plugin.py", "trivet_cpu/py.typed"} < set(content)
 
 
+def test_where_no_compiler_is_found_the_reason_names_a_way_to_one(hook, monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(hook.sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(hook.NoKernels, match=r"pip install .*ziglang.*--no-build-isolation"):
+        hook.find_toolchain()
+
+
 def test_the_pure_package_runs_on_references(project, tmp_path):
     _, content, _ = wheel(project, CXX="/nonexistent")
     for name, data in content.items():

@@ -77,12 +77,36 @@ class Program:
         return torch.frombuffer(raw, dtype=q.dtype).view(q.shape)
 
 
+def answers(tool):
+    """Whether the tool is there and runs; a launcher without what it launches does not."""
+    if shutil.which(tool) is None:
+        return False
+    return subprocess.run([tool, "--version"], capture_output=True, check=False).returncode == 0
+
+
+def not_run(target):
+    """Why the target cannot be run here; empty where it can."""
+    compiler, runner, _ = TARGETS[target]
+    missing = [] if answers(compiler) else [f"compiler {compiler}"]
+    missing += [tool for tool in runner if not answers(tool)]
+    return f"not_run: {target}: no {' and no '.join(missing)}" if missing else ""
+
+
+@pytest.mark.parametrize("stub", [None, "#!/bin/sh\nexit 1\n"])
+def test_a_compiler_that_is_missing_or_does_not_run_is_named(monkeypatch, tmp_path, stub):
+    if stub:
+        (tmp_path / "g++").write_text(stub)
+        (tmp_path / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not_run("hardware") == "not_run: hardware: no compiler g++"
+
+
 @pytest.fixture(scope="module", params=TARGETS)
 def program(request, tmp_path_factory):
     compiler, runner, level = TARGETS[request.param]
-    if missing := [tool for tool in (compiler, *runner) if shutil.which(tool) is None]:
-        reason = f"not_run: {request.param}: no {' and no '.join(missing)}"
-        if "aarch64" in os.environ.get("TRIVET_REQUIRE", "").split(","):
+    if reason := not_run(request.param):
+        needed = {"hardware": "compiler", "emulated": "aarch64"}[request.param]
+        if needed in os.environ.get("TRIVET_REQUIRE", "").split(","):
             pytest.fail(reason)
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp(request.param)
