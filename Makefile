@@ -7,9 +7,11 @@
 # TORCH   what pip installs for torch; on a machine whose index serves GPU builds, for example
 #         make demo TORCH="torch==2.13.0 --index-url URL-OF-THE-CPU-INDEX"
 # ARGS    extra arguments of test, bench, soak and demo
+# JOBS    processes of test, by default one a core and at most four
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 ARGS   ?=
+JOBS   ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4)
 
 # threads that wait must not spin: on a busy machine spinning costs ten times the work
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -46,8 +48,9 @@ NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 demo: .venv/.ready
 	$(BIN)/python examples/llm --observe $(ARGS)
 
+# one process a core: the kit's own children are waited for, so that one alone leaves cores idle
 test: .venv/.ready
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS) --dist=loadfile $(ARGS)
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
