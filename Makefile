@@ -11,7 +11,7 @@
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 ARGS   ?=
-JOBS   ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4)
+JOBS   ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4)
 
 # threads that wait must not spin: on a busy machine spinning costs ten times the work
 export OMP_WAIT_POLICY ?= PASSIVE
