@@ -244,11 +244,19 @@ class Worker:
         self._close("failed")
 
     def _close(self, state: Literal["failed", "stopped"]) -> None:
-        """Ends what is open, in the engine's thread."""
-        self._refuse_open(state)
-        self._scheduler.cancel_all()
-        self._tickets.clear()
-        self._note()
+        """Ends what is open, in the engine's thread.
+
+        Blocks go back and the status changes before anybody is told: who asks next sees both.
+        """
+        with self._lock:
+            self._state = state
+        try:
+            self._scheduler.cancel_all()
+        finally:
+            self._tickets.clear()
+            self._note()
+            self._refuse_open(state)
+            self._note()
 
     def _refuse_open(self, state: Literal["failed", "stopped"]) -> None:
         """Refuses what is open, in any thread; under the lock no new ticket slips in."""
