@@ -23,6 +23,7 @@ import torch
 from report import Row, picture, publish
 
 import trivet
+from trivet.binding.binder import Binder
 from trivet.catalogue import operators
 from trivet.contracts import (
     DeviceInfo,
@@ -34,8 +35,7 @@ from trivet.contracts import (
     rank,
 )
 from trivet.contracts.implementation import claims_of, verify
-from trivet.runtime.binder import Binder
-from trivet.selection.proving import proving_facts, target_of
+from trivet_conformance.calls.proving import proving_facts, target_of
 
 COMMON = [
     dtype("x", "bfloat16", "float32"),

@@ -32,7 +32,7 @@ ABOUT = (
 )
 KIT = "from trivet_conformance.cli.program import main; main()"
 # of the kernels and of what loads them; the others build, or start many processes
-TESTS = ("library", "norm", "activation", "rotary", "kv_cache", "attention", "linear", "selection")
+TESTS = ("library", "norm", "activation", "rotary", "kv_cache", "attention", "linear", "embedding")
 
 
 def _run(command: Sequence[str], site: Path | None = None) -> subprocess.CompletedProcess[str]:

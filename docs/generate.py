@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from trivet import contracts, devices, rope
+from trivet.binding import plan, step
 from trivet.catalogue import operators
 from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
-from trivet.runtime import plan, step
 from trivet.selection import authority
 from trivet.selection.derive import SUFFIX
 from trivet.settings import markdown_table

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from trivet.binding.binder import Binder
 from trivet.catalogue import operators
 from trivet.contracts import (
     DeviceInfo,
@@ -27,10 +28,9 @@ from trivet.contracts import (
 )
 from trivet.contracts.implementation import claims_of, verify
 from trivet.devices import Device
-from trivet.plugins.loading import Offer
 from trivet.plugins.metadata import candidates
+from trivet.plugins.offer import Offer
 from trivet.plugins.resolve import Resolved
-from trivet.runtime.binder import Binder
 from trivet.selection.choose import Row
 
 OPS = operators()

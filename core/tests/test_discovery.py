@@ -14,7 +14,7 @@ from fake_dists import FakeDists, installed
 from trivet.catalogue import operators
 from trivet.errors import PluginError, PluginNotFound
 from trivet.plugins import Discovery, Status, discover, metadata, reset
-from trivet.plugins.loading import collect
+from trivet.plugins.offer import collect
 from trivet.plugins.resolve import resolve
 from trivet.settings import Settings
 

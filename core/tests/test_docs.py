@@ -34,10 +34,10 @@ def test_every_python_block_of_a_page_runs(texts, monkeypatch, tmp_path):
 
 
 def test_the_guard_in_the_architecture_page_is_what_is_generated():
+    from trivet.binding.guard import guard_text
     from trivet.catalogue import operators
     from trivet.contracts import between, contiguous, divisible, dtype, rank
     from trivet.selection.facts import normalise
-    from trivet.selection.guard import guard_text
 
     op = operators()["rms_norm"]
     common = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trivet.binding.example_calls import arguments
 from trivet.catalogue import operators
-from trivet.contracts.examples import arguments
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import torch
 from safetensors import SafetensorError, safe_open
 
-from llm import folder_model
+from llm import config_json
 from llm.config import Config
 from llm.errors import ModelFileError
 from llm.tokenizer import Tokenizer
@@ -53,17 +53,17 @@ class ModelFolder:
     texts: dict[str, Any]
     tensors: dict[str, Stored]
 
-    names: ClassVar[dict[str, str]] = folder_model.NAMES
+    names: ClassVar[dict[str, str]] = config_json.NAMES
     adjacent_pairs: ClassVar[bool] = False
 
     @cached_property
     def config(self) -> Config:
         """Sizes and features, from config.json."""
-        return folder_model.read_config(self.texts["config.json"])
+        return config_json.read_config(self.texts["config.json"])
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, from tokenizer.json and what lies beside it."""
-        return folder_model.read_tokenizer(self.texts, self.config.vocab)
+        return config_json.read_tokenizer(self.texts, self.config.vocab)
 
 
 def _text(path: Path) -> str | None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from trivet import contracts, errors
+    from trivet.binding.workspace import workspace
     from trivet.contracts.implementation import implements
     from trivet.contracts.version import CONTRACT
     from trivet.devices import Device, device
-    from trivet.runtime.workspace import workspace
     from trivet.selection.authority import prefer, require
 
 __version__ = "0.1.0"
@@ -28,7 +28,7 @@ _LAZY: Final = {
     "device": "trivet.devices",
     "prefer": "trivet.selection.authority",
     "require": "trivet.selection.authority",
-    "workspace": "trivet.runtime.workspace",
+    "workspace": "trivet.binding.workspace",
 }
 """Public names whose modules are imported at first use."""
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
+from trivet.binding.binder import Binder, Prefer
+from trivet.binding.observe import Counts
+from trivet.binding.ops import Ops
+from trivet.binding.plan import Plan, Sites
 from trivet.catalogue import operators
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.signature import REQUIRED
 from trivet.errors import ConfigError, UnknownName
 from trivet.plugins import Report, discover
-from trivet.plugins.loading import Offer, collect
+from trivet.plugins.offer import Offer, collect
 from trivet.plugins.resolve import AUTO, Resolved, resolve
-from trivet.runtime.binder import Binder, Prefer
-from trivet.runtime.observe import Counts
-from trivet.runtime.ops import Ops
-from trivet.runtime.plan import Plan, Sites
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy, current_context, known_properties
 from trivet.selection.choose import REFUSED, Choice, Row, Trace

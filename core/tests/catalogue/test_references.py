@@ -8,10 +8,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stand_ins import OPS
-from trivet.contracts.examples import arguments
+from trivet.binding.checks import Watch, check_inputs
+from trivet.binding.example_calls import arguments
 from trivet.contracts.implementation import reference
 from trivet.errors import DomainError
-from trivet.runtime.checks import Watch, check_inputs
 
 CASES = [
     pytest.param(op, sizes, scalars, id=f"{name}-{i}-{j}")

@@ -151,3 +151,8 @@ def test_what_speaks_of_an_optional_tensor_is_open_until_it_is_known_to_be_there
     assert decide(op, term, normalise(op, {"dtype": "float32"})) is None
     assert decide(op, term, normalise(op, {"dtype": "float32", "bias": None})) is True
     assert "bias is float32" in decide(op, term, normalise(op, {"dtype": "float32", "bias": 1}))
+
+
+def test_a_shape_without_leading_dims_is_one_row_of_any_width():
+    facts = normalise(OPS["linear"], {"out_features": 3, "bias.contiguous": True})
+    assert decide(OPS["linear"], rows("bias", 4), facts) is True

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from stand_ins import OPS, make_device, norm_into, norm_over, verified
+from trivet.binding.example_calls import arguments
 from trivet.contracts import contiguous, dtype, equal, implements, offset_aligned, rank, rows
-from trivet.contracts.examples import arguments
 from trivet.selection.derive import derive
 
 FORMS = ("functional", "inplace", "out")

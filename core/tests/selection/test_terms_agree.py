@@ -9,10 +9,10 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from random_calls import POOLS, calls, facts_of, strided
 from stand_ins import OPS
+from trivet.binding.guard import make_guard
 from trivet.contracts import contiguous, divisible, one_of, rows
 from trivet.contracts.terms import has_rows
 from trivet.selection.facts import Call, decide, normalise
-from trivet.selection.guard import make_guard
 
 
 def yes(*args, **kwargs):

@@ -22,7 +22,7 @@ from llm.protocol import asks
 from llm.protocol.failures import Refusal, invalid
 from llm.protocol.replies import Reply
 from llm.serving import pages
-from llm.serving.worker import Ended, Event, Text, Ticket, Worker
+from llm.serving.engine_thread import Ended, Event, Text, Ticket, Worker
 from llm.tokenizer import Tokenizer
 
 _DROPPED = 64  # times the limit: so much of a body that is too large is still read

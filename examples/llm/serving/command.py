@@ -36,8 +36,8 @@ def serve(
         import uvicorn  # noqa: F401  # named first where both are missing
 
         from llm.serving import app
+        from llm.serving.engine_thread import Worker
         from llm.serving.server import GRACE, Server
-        from llm.serving.worker import Worker
     except ModuleNotFoundError as error:
         what = f"the server needs {error.name}, which is not installed"
         raise RequestError(what, fix=_FIX) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from llm.serving.worker import Worker
+from llm.serving.engine_thread import Worker
 
 _STYLE = "body{font:16px system-ui;margin:2em}td{padding:.2em 1em}td:first-child{color:#666}"
 

@@ -14,8 +14,8 @@ import httpx2
 from llm.protocol.asks import Defaults
 from llm.schedule import Scheduler
 from llm.serving import app
+from llm.serving.engine_thread import Worker
 from llm.serving.server import Server
-from llm.serving.worker import Worker
 from trivet.memory import KvBlocks
 
 SAID = "caf\u00e9 th\u20ac. the end"

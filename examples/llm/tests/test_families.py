@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trivet
-from llm import folder_model, gguf_model, source
+from llm import config_json, gguf_model, source
 from llm.model import Llama
 from llm.schedule import Scheduler, generate
 
@@ -219,7 +219,7 @@ def test_a_directory_and_a_file_of_one_model_answer_alike(directory, hand_made, 
     heads = {"layer.q": config["num_attention_heads"], "layer.k": config["num_key_value_heads"]}
     for part, name in gguf_model.NAMES.items():
         for i in range(2 if "{}" in name else 1):
-            tensor = model.tensors[f"{folder_model.NAMES[part].format(i)}.weight"]
+            tensor = model.tensors[f"{config_json.NAMES[part].format(i)}.weight"]
             tensor = adjacent(tensor, heads[part]) if part in heads else tensor
             hand_made.put(f"{name.format(i)}.weight", tensor)
     assert answers(hand_made.write(tmp_path / "m.gguf")) == answers(model.write(tmp_path / "m"))

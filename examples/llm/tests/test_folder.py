@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from llm import cli, source, weights
+from llm.config_json import read_config
 from llm.errors import ModelFileError
-from llm.folder_model import read_config
 
 INDEX = "model.safetensors.index.json"
 fuzz = settings(

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from llm.serving import app
-from llm.serving import worker as worker_module
+from llm.serving import engine_thread as worker_module
 from llm.tests.served import (
     background,
     chat,

@@ -60,7 +60,7 @@ def test_every_implementation_is_accepted(dev):
 def test_without_kernels_torch_and_the_references_remain(monkeypatch):
     monkeypatch.setattr(plugin, "library", lambda: Library({}, "not built"))
     names = {f.__module__ for f in plugin.trivet_implementations(this_machine())}
-    always = ("dense_attention", "greedy", "linear", "selection")
+    always = ("dense_attention", "greedy_sampling", "linear", "embedding")
     assert names == {f"trivet_cpu.{n}" for n in always}
 
 
@@ -109,7 +109,7 @@ def test_properties_are_declared_where_they_are_tested():
     for function in plugin.trivet_implementations(this_machine()):
         for claim in function.__trivet__:
             kernels_or_copies = claim.name == "vec" or function.__module__.endswith(
-                ("selection", "greedy")
+                ("embedding", "greedy_sampling")
             )
             declared = claim.properties & PROPERTIES
             assert declared == (PROPERTIES if kernels_or_copies else set()), claim.target

@@ -7,7 +7,7 @@ import torch
 
 from trivet.catalogue import operators
 from trivet.errors import DomainError
-from trivet_cpu import greedy
+from trivet_cpu import greedy_sampling
 from trivet_cpu.sampling import (
     penalize_logits,
     penalize_logits_,
@@ -87,7 +87,7 @@ def test_rows_that_are_not_finite_are_greedy(level):
         given = drawn(5, 0.5, **limits)
         assert sample_token(rows, **given).tolist() == [9, 11, 0, 17, 5]
     given = drawn(5, 0.0)
-    assert sample_token(rows, **given).tolist() == greedy.sample_token(rows).tolist()
+    assert sample_token(rows, **given).tolist() == greedy_sampling.sample_token(rows).tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -141,7 +141,7 @@ def test_a_temperature_needs_a_seed():
     with pytest.raises(DomainError, match="seed"):
         sample_token(torch.ones(2, 9), **given)
     with pytest.raises(DomainError, match="temperature is given"):
-        greedy.sample_token(torch.ones(2, 9), **given)
+        greedy_sampling.sample_token(torch.ones(2, 9), **given)
 
 
 def history(randn):

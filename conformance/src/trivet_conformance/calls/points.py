@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from trivet.binding.example_calls import arguments as example
 from trivet.contracts.declaration import ACTIVATION, Operator
-from trivet.contracts.examples import arguments as example
 from trivet_conformance.calls.mixes import apply
 
 

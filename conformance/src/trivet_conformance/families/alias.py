@@ -15,9 +15,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from trivet.binding.checks import Watch, check_inputs
 from trivet.contracts.implementation import Implementation
 from trivet.errors import DomainError
-from trivet.runtime.checks import Watch, check_inputs
 from trivet.selection.derive import derive
 from trivet_conformance.calls.calling import (
     Outcome,

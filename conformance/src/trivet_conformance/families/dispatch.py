@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trivet.devices import Device
 from trivet.errors import TrivetError
 from trivet.selection.facts import Call, decide
-from trivet.selection.proving import proving_facts, target_of
 from trivet.settings import read
 from trivet_conformance.calls.calling import ProviderFault, copied, invoke, on_cpu
 from trivet_conformance.calls.layouts import Layout, Placed, leads
 from trivet_conformance.calls.points import Point
+from trivet_conformance.calls.proving import proving_facts, target_of
 from trivet_conformance.families.case import (
     Case,
     on_bases,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trivet.runtime.checks import Watch
+from trivet.binding.checks import Watch
 from trivet_conformance.calls import grid
 from trivet_conformance.calls.calling import Outcome, ProviderFault
 from trivet_conformance.calls.domain import fit

@@ -15,10 +15,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from trivet.binding.plan import Plan
+from trivet.binding.prepared import Handle
+from trivet.binding.step import Step
 from trivet.errors import OrderError
-from trivet.runtime.plan import Plan
-from trivet.runtime.prepared import Handle
-from trivet.runtime.step import Step
 from trivet_conformance.calls.calling import ProviderFault, copied, foreign, invoke, on_cpu
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point

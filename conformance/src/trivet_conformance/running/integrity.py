@@ -20,7 +20,7 @@ import torch
 from torch import overrides
 from torch.utils import _python_dispatch as dispatch
 
-import trivet.runtime.checks
+import trivet.binding.checks
 
 KIT: Final = __name__.partition(".")[0]
 _MISSING: Final = object()
@@ -141,7 +141,7 @@ def _names() -> Iterator[Name]:
         (time, "time"),
         (math, "math"),
         (builtins, "builtins"),
-        (trivet.runtime.checks, "trivet.runtime.checks"),
+        (trivet.binding.checks, "trivet.binding.checks"),
     ]
     plain += [(m, n) for n, m in sys.modules.items() if n.partition(".")[0] == KIT]
     for owner, label in plain:

@@ -26,7 +26,7 @@ from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Result, Status
 from trivet_conformance.running.harness import harness_checks
 from trivet_conformance.running.integrity import Guard
-from trivet_conformance.running.loading import Loading
+from trivet_conformance.running.load_checks import Loading
 from trivet_conformance.running.run import Place, Watch, place_of, run, safe
 from trivet_conformance.running.wire import Channel, Job, result_to_json
 from trivet_conformance.subject.locating import Located, settle

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 import trivet
+from trivet.binding.binder import Binder
+from trivet.binding.checks import check_inputs
 from trivet.catalogue import operators
 from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.device_info import DeviceInfo
@@ -16,10 +18,8 @@ from trivet.contracts.implementation import Implementation, claims_of, reference
 from trivet.contracts.terms import UNKNOWN
 from trivet.devices import Device
 from trivet.errors import DomainError, TrivetError
-from trivet.plugins.loading import Offer
+from trivet.plugins.offer import Offer
 from trivet.plugins.resolve import REFERENCE, Resolved
-from trivet.runtime.binder import Binder
-from trivet.runtime.checks import check_inputs
 from trivet.selection.derive import SUFFIX
 from trivet.selection.facts import Call, decide, normalise
 from trivet_conformance.calls.calling import copied, foreign, lay_out

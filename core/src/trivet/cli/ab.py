@@ -9,8 +9,9 @@ from typing import Any, Final
 import click
 import torch
 
+from trivet.binding.binder import Binder
+from trivet.binding.example_calls import arguments
 from trivet.cli import values
-from trivet.cli.binding import where
 from trivet.cli.comparison import (
     Selected,
     clock_for,
@@ -23,14 +24,13 @@ from trivet.cli.comparison import (
 from trivet.cli.comparison import (
     threads as torch_threads,
 )
+from trivet.cli.device_name import where
 from trivet.cli.example import size_names
 from trivet.cli.program import FOUND_PROBLEM
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.contracts.declaration import Operator
-from trivet.contracts.examples import arguments
 from trivet.devices import device
 from trivet.plugins import capture
-from trivet.runtime.binder import Binder
 
 KEYS: Final = {
     "operator": "name",

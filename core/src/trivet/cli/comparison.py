@@ -13,10 +13,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from trivet.binding.binder import Binder
+from trivet.binding.prepared import prepare
 from trivet.contracts.declaration import Operator
 from trivet.contracts.signature import REQUIRED
-from trivet.runtime.binder import Binder
-from trivet.runtime.prepared import prepare
 from trivet.selection.choose import Arm
 
 BLOCK_SECONDS: Final = 2e-3

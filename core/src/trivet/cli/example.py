@@ -9,9 +9,9 @@ import click
 import torch
 from torch import Tensor
 
+from trivet.binding.example_calls import arguments, resolve_dtype
 from trivet.cli.values import known, shown
 from trivet.contracts.declaration import ACTIVATION, Operator
-from trivet.contracts.examples import arguments, resolve_dtype
 from trivet.contracts.signature import REQUIRED
 from trivet.contracts.terms import PRESENT, UNKNOWN, Interval
 from trivet.contracts.terms.term import inside

@@ -9,7 +9,7 @@ import click
 import torch
 
 from trivet.cli import values
-from trivet.cli.binding import where
+from trivet.cli.device_name import where
 from trivet.cli.example import example
 from trivet.cli.program import FOUND_PROBLEM
 from trivet.cli.screen import Screen, emit, json_option, key_page

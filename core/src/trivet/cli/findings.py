@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 import torch
 
 from trivet import CONTRACT, __version__
-from trivet.cli.binding import where
 from trivet.cli.commands import externals
+from trivet.cli.device_name import where
 from trivet.devices import Device, device
 from trivet.errors import PluginError, TrivetError
 from trivet.plugins import Discovery, Line, Status, discover

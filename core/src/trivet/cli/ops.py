@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from trivet.cli.binding import where
 from trivet.cli.declaration import describe, forms
+from trivet.cli.device_name import where
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.cli.values import device_option
 from trivet.contracts.declaration import Operator

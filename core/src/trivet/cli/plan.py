@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import click
 
-from trivet.cli.binding import where
+from trivet.binding.plan import Plan
+from trivet.binding.step_tables import Site, Tables
+from trivet.cli.device_name import where
 from trivet.cli.program import FOUND_PROBLEM
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.cli.site_files import read_sites
 from trivet.cli.values import device_option
 from trivet.devices import Device, device
 from trivet.errors import ConfigError, LockMismatch
-from trivet.runtime.plan import Plan
-from trivet.runtime.steps import Site, Tables
 from trivet.settings import MODES, read
 
 KEYS: Final = {

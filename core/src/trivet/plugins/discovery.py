@@ -28,7 +28,7 @@ from trivet.errors import (
 from trivet.plugins import capture
 from trivet.plugins.answers import devices_problem, plain, probe_problem
 from trivet.plugins.describe import callers, clean, place, said, shown
-from trivet.plugins.hooks import NAMES, Hooks, problems
+from trivet.plugins.hook_calls import NAMES, Hooks, problems
 from trivet.plugins.metadata import Candidate, candidates, normalised, with_rivals
 from trivet.plugins.report import Line, Report, Status
 from trivet.settings import Settings, near_misses, read

@@ -21,7 +21,7 @@ from typing import Any, Final
 from trivet.catalogue import operators
 from trivet.errors import TrivetError
 from trivet.plugins.discovery import Discovery
-from trivet.plugins.loading import collect
+from trivet.plugins.offer import collect
 from trivet.plugins.report import Line, Report, Status
 from trivet.plugins.resolve import resolve
 from trivet.settings import read

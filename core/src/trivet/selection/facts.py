@@ -47,7 +47,8 @@ class Facts:
         if path in self.values:
             return self.values[path]
         if path.endswith(".row_width"):
-            return self.width(self.operator.shapes[path.partition(".")[0]])
+            shape = self.operator.shapes[path.partition(".")[0]]
+            return self.width(shape) if shape.star else 0  # without a star no row follows another
         return UNKNOWN
 
     def layout(self, arg: str) -> Layout | None:

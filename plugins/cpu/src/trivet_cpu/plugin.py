@@ -23,7 +23,7 @@ KERNELS: Final = (
     "rotary_kv_cache",
     "sampling",
 )
-AFTER: Final = ("linear", "selection", "greedy")
+AFTER: Final = ("linear", "embedding", "greedy_sampling")
 """Modules of implementations, in the order in which they are preferred; none lists its functions
 twice."""
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trivet.binding.torch_modes import modes
 from trivet.plugins.metadata import candidates
 from trivet.selection.authority import current_context
-from trivet.selection.numerics import modes
 from trivet.settings import Settings
 
 

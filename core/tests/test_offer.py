@@ -7,7 +7,7 @@ from fake_dists import FakeDists, installed
 from trivet.catalogue import operators
 from trivet.errors import DeclarationError, PluginBroken, SignatureDrift
 from trivet.plugins import Discovery, Status
-from trivet.plugins.loading import collect
+from trivet.plugins.offer import collect
 from trivet.plugins.resolve import reference, resolve
 from trivet.settings import Settings
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from trivet.binding.build import build
+from trivet.binding.checks import checked
+from trivet.binding.observe import Counts
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.implementation import Implementation, missing_form, reference, split_target
 from trivet.contracts.terms import Term
 from trivet.errors import NoImplementation, UnknownName
-from trivet.runtime.checks import checked
-from trivet.runtime.observe import Counts
 from trivet.selection.authority import Policy, current_context, orders
-from trivet.selection.bindings import build
 from trivet.selection.choose import Arm, Choice, Row, choose
 from trivet.selection.facts import normalise
 from trivet.settings import MODES, Settings, read

@@ -16,15 +16,15 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from trivet.binding.binder import Binder, finish, lacking
+from trivet.binding.observe import Counts
+from trivet.binding.prepared import Handle, prepare
+from trivet.binding.snapshot import Snapshot
+from trivet.binding.step import SemanticStep, Step, no_site
+from trivet.binding.step_tables import Site, Tables, is_word, refuse_reserved
 from trivet.contracts.implementation import Implementation
 from trivet.contracts.version import CONTRACT
 from trivet.errors import DomainError, NoImplementation, OrderError, UnknownName
-from trivet.runtime.binder import Binder, finish, lacking
-from trivet.runtime.observe import Counts
-from trivet.runtime.prepared import Handle, prepare
-from trivet.runtime.snapshot import Snapshot
-from trivet.runtime.step import SemanticStep, Step, no_site
-from trivet.runtime.steps import Site, Tables, is_word, refuse_reserved
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy
 from trivet.selection.choose import Choice, Row, Trace

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from stand_ins import OPS, make_device, norm_over, silu_into
+from trivet.binding.checks import SMALL_ELEMENTS, Watch
 from trivet.contracts import implements
 from trivet.errors import ContractBroken, DomainError
-from trivet.runtime.checks import SMALL_ELEMENTS, Watch
 
 SILU, FUSED = OPS["silu_and_mul"].reference, OPS["fused_add_rms_norm"].reference
 

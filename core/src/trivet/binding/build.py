@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
 
+from trivet.binding.guard import make_guard
 from trivet.contracts.implementation import REFERENCE
 from trivet.contracts.terms import Term
 from trivet.errors import GradUnsupported, NoImplementation
 from trivet.selection.choose import Arm, Choice
-from trivet.selection.guard import make_guard
 
 Wrap = Callable[[Arm], Callable[..., Any]]
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from stand_ins import OPS, make_device
-from trivet.contracts.examples import arguments
+from trivet.binding.checks import Watch
+from trivet.binding.example_calls import arguments
 from trivet.contracts.implementation import reference
 from trivet.errors import ContractBroken, UnknownName
-from trivet.runtime.checks import Watch
 
 SOURCE = '''
     """A plugin with an operator of its own."""

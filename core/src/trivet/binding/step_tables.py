@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trivet.binding.narrow import narrow
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.value import Between, Divisible, Equal, OneOf
 from trivet.errors import DeclarationError, DomainError, UnknownName
 from trivet.selection.choose import Choice
-from trivet.selection.narrow import narrow
 from trivet.selection.texts import compile_function, literal
 
 MAX_TABLES: Final = 4096

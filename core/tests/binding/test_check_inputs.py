@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from stand_ins import OPS, make_device, norm_over
+from trivet.binding.checks import check_inputs
 from trivet.errors import DomainError
-from trivet.runtime.checks import check_inputs
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stand_ins import OPS, make_device, norm_big, norm_small, norm_vec, silu_into
+from trivet.binding.guard import guard_text
 from trivet.contracts import divisible
 from trivet.selection.facts import normalise
-from trivet.selection.guard import guard_text
 
 TESTS = Path(__file__).resolve().parents[1]
 SITES = {
@@ -84,7 +84,7 @@ PLAN = """
 import json
 from stand_ins import *
 from trivet.selection.facts import normalise
-from trivet.selection.guard import guard_text
+from trivet.binding.guard import guard_text
 TIES = tuple(divisible("hidden", n) for n in range(2, 12))
 SITES = json.loads({sites!r})
 dev = make_device(norm_vec, norm_small, norm_big, silu_into)

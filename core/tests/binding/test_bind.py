@@ -20,10 +20,10 @@ from stand_ins import (
     verified,
 )
 from trivet import prefer
+from trivet.binding.workspace import workspace
 from trivet.errors import UnknownName
-from trivet.runtime.workspace import workspace
 from trivet.selection.derive import derive
-from trivet.selection.proving import proving_facts
+from trivet_conformance.calls.proving import proving_facts
 
 PROOFS = {
     "norm_vec": {

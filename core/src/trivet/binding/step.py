@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from trivet.binding.prepared import Handle, replace_handles
+from trivet.binding.step_tables import Site
 from trivet.contracts.implementation import reference
 from trivet.errors import NoImplementation, OrderError, UnknownName
-from trivet.runtime.prepared import Handle, replace_handles
-from trivet.runtime.steps import Site
 from trivet.selection.choose import Choice
 from trivet.selection.derive import derive
 

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 
 from random_calls import candidates, several_arms
 from stand_ins import OPS, make_device, norm_small
+from trivet.binding.build import build
+from trivet.binding.guard import guard_text, make_guard
 from trivet.contracts import (
     Cases,
     between,
@@ -25,10 +27,8 @@ from trivet.contracts import (
     rows,
 )
 from trivet.selection.authority import Policy
-from trivet.selection.bindings import build
 from trivet.selection.choose import choose
 from trivet.selection.facts import Call, decide, normalise
-from trivet.selection.guard import guard_text, make_guard
 from trivet.settings import Settings
 
 NORM, ROTARY = OPS["rms_norm"], OPS["rotary_embedding"]
