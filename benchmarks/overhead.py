@@ -34,7 +34,8 @@ from trivet.contracts import (
     implements,
     rank,
 )
-from trivet.contracts.implementation import claims_of, verify
+from trivet.contracts.implementation import claims_of
+from trivet.plugins.verification import verify
 from trivet_conformance.calls.proving import proving_facts, target_of
 
 COMMON = [

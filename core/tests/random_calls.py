@@ -20,8 +20,9 @@ from trivet.contracts import (
     rank,
     rows,
 )
-from trivet.contracts.implementation import Implementation, claims_of
+from trivet.contracts.implementation import claims_of
 from trivet.contracts.terms import Interval
+from trivet.plugins.verification import Implementation
 from trivet.selection.facts import Call
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -26,11 +26,12 @@ from trivet.contracts import (
     rank,
     rows,
 )
-from trivet.contracts.implementation import claims_of, verify
+from trivet.contracts.implementation import claims_of
 from trivet.devices import Device
 from trivet.plugins.metadata import candidates
 from trivet.plugins.offer import Offer
 from trivet.plugins.resolve import Resolved
+from trivet.plugins.verification import verify
 from trivet.selection.choose import Row
 
 OPS = operators()

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from trivet.contracts.device_info import DeviceInfo
-from trivet.contracts.implementation import reference
+from trivet.plugins.verification import reference
 from trivet_conformance.families.stream import unsupported
 from trivet_conformance.result import BAD
 from trivet_conformance.running.run import run

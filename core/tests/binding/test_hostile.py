@@ -7,8 +7,9 @@ import torch
 
 from stand_ins import ALL, linear_turned, make_device
 from trivet import errors, implements, prefer, require
-from trivet.contracts.implementation import claims_of, verify
+from trivet.contracts.implementation import claims_of
 from trivet.errors import TrivetError
+from trivet.plugins.verification import verify
 from trivet.selection import lock as locks
 
 TEXTS = ["", "x", "a b", "*", "@1", "rms_norm@", "rms_norm__", "_", "_out", "x.dtype"]

@@ -11,8 +11,8 @@ import torch
 from stand_ins import OPS, make_device
 from trivet.binding.checks import Watch
 from trivet.binding.example_calls import arguments
-from trivet.contracts.implementation import reference
 from trivet.errors import ContractBroken, UnknownName
+from trivet.plugins.verification import reference
 
 SOURCE = '''
     """A plugin with an operator of its own."""

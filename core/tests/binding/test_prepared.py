@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections import OrderedDict, namedtuple
 from types import MappingProxyType, SimpleNamespace
 
@@ -250,14 +249,13 @@ def test_a_bind_never_guards_over_packs():
     assert proved is linear_turned
 
 
-def test_providers_with_one_prepare_function_share_a_pack(weight):
-    def another(x, packed, out_features, bias=None):
-        return linear_halves(x, packed, out_features, bias)
+@dataclasses.replace(linear_halves.__trivet__[0], name="more", domain=())
+def linear_more(x, packed, out_features, bias=None):
+    return linear_halves(x, packed, out_features, bias)
 
-    claim = dataclasses.replace(linear_halves.__trivet__[0], name="more", domain=())
-    another.__trivet__ = (claim,)
-    another.__signature__ = inspect.signature(linear_halves)
-    plan = make_device(linear_halves, another).plan({"up": ("linear_packed", FACTS)})
+
+def test_providers_with_one_prepare_function_share_a_pack(weight):
+    plan = make_device(linear_halves, linear_more).plan({"up": ("linear_packed", FACTS)})
     handle = plan.prepare("up", weight)
     assert set(handle.packs) == {"acme/halves", "acme/more"}
     assert handle.packs["acme/halves"] is handle.packs["acme/more"]

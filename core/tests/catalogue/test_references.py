@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stand_ins import OPS
 from trivet.binding.checks import Watch, check_inputs
 from trivet.binding.example_calls import arguments
-from trivet.contracts.implementation import reference
 from trivet.errors import DomainError
+from trivet.plugins.verification import reference
 
 CASES = [
     pytest.param(op, sizes, scalars, id=f"{name}-{i}-{j}")

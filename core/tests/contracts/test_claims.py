@@ -19,9 +19,11 @@ from trivet.contracts import (
     rank,
     rows,
 )
-from trivet.contracts.implementation import claims_of, split_target, verify
+from trivet.contracts.implementation import claims_of
+from trivet.contracts.names import split_target
 from trivet.contracts.terms import offset_aligned
 from trivet.errors import DeclarationError, SignatureDrift
+from trivet.plugins.verification import verify
 
 
 def good(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0): ...

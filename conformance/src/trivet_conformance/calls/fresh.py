@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from trivet.contracts.implementation import Implementation
+from trivet.plugins.verification import Implementation
 from trivet_conformance.calls.calling import foreign, on_cpu, results_of
 from trivet_conformance.calls.layouts import Placed
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trivet.contracts.implementation import Implementation
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.value import (
     Absent,
@@ -20,6 +19,7 @@ from trivet.contracts.terms.value import (
     Present,
     Rank,
 )
+from trivet.plugins.verification import Implementation
 from trivet.selection.derive import SUFFIX
 
 

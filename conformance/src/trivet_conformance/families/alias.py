@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from trivet.binding.checks import Watch, check_inputs
-from trivet.contracts.implementation import Implementation
 from trivet.errors import DomainError
+from trivet.plugins.verification import Implementation
 from trivet.selection.derive import derive
 from trivet_conformance.calls.calling import (
     Outcome,

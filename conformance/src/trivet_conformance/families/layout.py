@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from trivet.contracts.declaration import Operator
-from trivet.contracts.implementation import REFERENCE
 from trivet.contracts.terms import Term
 from trivet.errors import DomainError
+from trivet.plugins.verification import REFERENCE
 from trivet_conformance.calls.calling import Outcome, ProviderFault, compute, invoke, on_cpu
 from trivet_conformance.calls.domain import breaks
 from trivet_conformance.calls.layouts import Layout, Placed, enumerate_layouts

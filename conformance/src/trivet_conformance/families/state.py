@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from trivet.contracts.implementation import Implementation
+from trivet.plugins.verification import Implementation
 from trivet_conformance.calls import grid
 from trivet_conformance.calls.calling import ProviderFault, copied, on_cpu
 from trivet_conformance.calls.domain import fit

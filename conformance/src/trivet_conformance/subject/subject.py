@@ -14,12 +14,13 @@ from trivet.binding.checks import check_inputs
 from trivet.catalogue import operators
 from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.device_info import DeviceInfo
-from trivet.contracts.implementation import Implementation, claims_of, reference, verify
+from trivet.contracts.implementation import claims_of
 from trivet.contracts.terms import UNKNOWN
 from trivet.devices import Device
 from trivet.errors import DomainError, TrivetError
 from trivet.plugins.offer import Offer
 from trivet.plugins.resolve import REFERENCE, Resolved
+from trivet.plugins.verification import Implementation, reference, verify
 from trivet.selection.derive import SUFFIX
 from trivet.selection.facts import Call, decide, normalise
 from trivet_conformance.calls.calling import copied, foreign, lay_out

@@ -14,9 +14,10 @@ from trivet.binding.checks import checked
 from trivet.binding.observe import Counts
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
-from trivet.contracts.implementation import Implementation, missing_form, reference, split_target
+from trivet.contracts.names import missing_form, split_target
 from trivet.contracts.terms import Term
 from trivet.errors import NoImplementation, UnknownName
+from trivet.plugins.verification import Implementation, reference
 from trivet.selection.authority import Policy, current_context, orders
 from trivet.selection.choose import Arm, Choice, Row, choose
 from trivet.selection.facts import normalise

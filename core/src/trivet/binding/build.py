@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
 
 from trivet.binding.guard import make_guard
-from trivet.contracts.implementation import REFERENCE
 from trivet.contracts.terms import Term
 from trivet.errors import GradUnsupported, NoImplementation
+from trivet.plugins.verification import REFERENCE
 from trivet.selection.choose import Arm, Choice
 
 Wrap = Callable[[Arm], Callable[..., Any]]

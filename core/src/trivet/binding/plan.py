@@ -22,9 +22,9 @@ from trivet.binding.prepared import Handle, prepare
 from trivet.binding.snapshot import Snapshot
 from trivet.binding.step import SemanticStep, Step, no_site
 from trivet.binding.step_tables import Site, Tables, is_word, refuse_reserved
-from trivet.contracts.implementation import Implementation
 from trivet.contracts.version import CONTRACT
 from trivet.errors import DomainError, NoImplementation, OrderError, UnknownName
+from trivet.plugins.verification import Implementation
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy
 from trivet.selection.choose import Choice, Row, Trace

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from trivet.contracts.implementation import Implementation
 from trivet.errors import DomainError, OrderError
+from trivet.plugins.verification import Implementation
 
 
 @dataclass(frozen=True, eq=False)

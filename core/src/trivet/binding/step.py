@@ -9,8 +9,8 @@ from torch import Tensor
 
 from trivet.binding.prepared import Handle, replace_handles
 from trivet.binding.step_tables import Site
-from trivet.contracts.implementation import reference
 from trivet.errors import NoImplementation, OrderError, UnknownName
+from trivet.plugins.verification import reference
 from trivet.selection.choose import Choice
 from trivet.selection.derive import derive
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from trivet.contracts.declaration import ACTIVATION, Operator
-from trivet.contracts.implementation import Implementation, reference
 from trivet.contracts.signature import REQUIRED, Parameter
 from trivet.devices import Device
+from trivet.plugins.verification import Implementation, reference
 
 
 def forms(op: Operator) -> list[str]:

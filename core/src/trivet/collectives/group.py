@@ -9,7 +9,7 @@ import torch
 
 from trivet.collectives.start import Members, Start
 from trivet.collectives.work import reported
-from trivet.contracts.collectives import OPERATIONS, Closable, CollectiveRefusal, Group
+from trivet.contracts.collectives import OPERATIONS, Closable, CollectiveRefusal
 
 _COMPOSED: Final = """
   avg             composed: sum, then division by the size; integers are rounded towards zero
@@ -18,7 +18,7 @@ _COMPOSED: Final = """
   movement        all_gather, broadcast, all_to_all, send and recv move bytes, so every dtype"""
 
 
-class DeviceGroup(Group):
+class DeviceGroup:
     """A group of ranks: ``f(x)`` returns a new tensor, ``f_(x)`` writes ``x``.
 
     Ranks in arguments are positions in the group. Every member makes the same calls in the same

@@ -1,4 +1,4 @@
-"""Collectives: what a vendor may bring, and what an engine calls.
+"""Collectives: what a vendor may bring.
 
 What a plugin's ``trivet_collectives`` returns is a ``CollectiveProvider``. The object that it
 opens for a group has any of the methods of ``Collective``; ``torch.distributed`` does the rest.
@@ -194,55 +194,4 @@ class CollectiveProvider(Protocol):
         ``store`` is the group's own key-value store: what ranks must tell each other first.
         Raising on one rank refuses the group on all of them.
         """
-        ...
-
-
-class Group(Protocol):
-    """What an engine calls.
-
-    ``f(x)`` returns a new tensor and leaves ``x``; ``f_(x)`` writes ``x``. Every member makes the
-    same calls in the same order, from one thread. Nothing here has a gradient.
-    """
-
-    @property
-    def name(self) -> str:
-        """The name that it was opened under."""
-        ...
-
-    @property
-    def rank(self) -> int:
-        """Position of this process in the group."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Number of members."""
-        ...
-
-    def all_reduce(self, x: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """The reduction of every rank's ``x``: same shape and dtype."""
-        ...
-
-    def all_reduce_(self, x: torch.Tensor, op: str = "sum") -> None:
-        """As ``all_reduce``, written into ``x``."""
-        ...
-
-    def reduce_scatter(self, x: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """This rank's part ``[n, ...]`` of the reduction of every rank's ``[size * n, ...]``."""
-        ...
-
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Every rank's ``[n, ...]`` joined to ``[size * n, ...]``; scalars to ``[size]``."""
-        ...
-
-    def broadcast(self, x: torch.Tensor, source: int = 0) -> torch.Tensor:
-        """Rank ``source``'s ``x``; elsewhere ``x`` only says shape and dtype."""
-        ...
-
-    def broadcast_(self, x: torch.Tensor, source: int = 0) -> None:
-        """As ``broadcast``, written into ``x``."""
-        ...
-
-    def barrier(self) -> None:
-        """Return when every rank has called it."""
         ...

@@ -118,33 +118,3 @@ class Signature:
     def names(self) -> tuple[str, ...]:
         """Parameter names in order."""
         return tuple(p.name for p in self.parameters)
-
-
-def drift(function: Callable[..., Any], signature: Signature, *, out: bool) -> str:
-    """How a function's parameters differ from the operator's; empty when they do not.
-
-    Names, order and defaults must be equal; annotations are the vendor's own business.
-    """
-    ordinary, keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    want: list[tuple[str, Any, int]]
-    want = [(p.name, p.default, ordinary) for p in signature.parameters]
-    if out:
-        want.append(("out", REQUIRED, keyword))
-    have = [(p.name, p.default, p.kind) for p in inspect.signature(function).parameters.values()]
-    for position, (w, h) in enumerate(zip(want, have, strict=False)):
-        if w[0] != h[0]:
-            return f"parameter {position + 1} is {h[0]!r}, the operator has {w[0]!r}"
-        if type(w[1]) is not type(h[1]) or repr(w[1]) != repr(h[1]):
-            return f"default of {w[0]!r} is {_shown(h[1])}, the operator has {_shown(w[1])}"
-        if w[2] != h[2]:
-            wanted = "keyword-only" if w[2] == keyword else "ordinary"
-            return f"parameter {w[0]!r} is {h[2].description}, must be {wanted}"
-    if missing := want[len(have) :]:
-        return f"parameter {missing[0][0]!r} is missing"
-    if extra := have[len(want) :]:
-        return f"parameter {extra[0][0]!r} is not in the operator"
-    return ""
-
-
-def _shown(default: object) -> str:
-    return "none" if default is REQUIRED else repr(default)

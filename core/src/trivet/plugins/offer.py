@@ -11,20 +11,15 @@ from typing import Final
 
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
-from trivet.contracts.implementation import (
-    Claim,
-    Implementation,
-    claims_of,
-    split_target,
-    verify,
-    where_defined,
-)
+from trivet.contracts.implementation import Claim, claims_of
+from trivet.contracts.names import split_target
 from trivet.errors import DeclarationError, TrivetError
 from trivet.plugins.answers import defaults_problem, implementations_problem, operators_problem
 from trivet.plugins.describe import said, shown
 from trivet.plugins.discovery import Discovery
 from trivet.plugins.report import Status
 from trivet.plugins.resolve import Resolved
+from trivet.plugins.verification import Implementation, verify, where_defined
 
 LOG: Final = logging.getLogger("trivet.plugins")
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from trivet.contracts.implementation import PROPERTIES, REFERENCE
+from trivet.contracts.implementation import PROPERTIES
 from trivet.errors import ConfigError, UnknownName
+from trivet.plugins.verification import REFERENCE
 from trivet.settings import Order, Settings
 
 LOCK: Final = "lock"

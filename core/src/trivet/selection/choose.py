@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trivet.contracts.declaration import Operator
-from trivet.contracts.implementation import REFERENCE, Implementation, reference
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
 from trivet.contracts.terms.value import Divisible, Dtype, Equal, Rank
 from trivet.errors import NoImplementation
+from trivet.plugins.verification import REFERENCE, Implementation, reference
 from trivet.selection.authority import Policy
 from trivet.selection.derive import derive
 from trivet.selection.facts import Call, Facts, decide

@@ -19,7 +19,7 @@ import torch
 
 from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.dims import Shape
-from trivet.contracts.implementation import check_path
+from trivet.contracts.names import check_path
 from trivet.contracts.signature import REQUIRED
 from trivet.contracts.terms import PRESENT, UNKNOWN, Interval, Layout, Term
 from trivet.contracts.terms.value import Absent, Present
