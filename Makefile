@@ -39,6 +39,7 @@ NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 .venv/.ready: .venv/.tools $(META) $(NATIVE)
 	$(PIP) --no-build-isolation --no-deps $(DISTS:%=-e %)
 	$(BIN)/python -m pip check
+	$(BIN)/python docs/generate.py
 	touch $@
 
 .venv/.docs: .venv/.ready
@@ -66,6 +67,7 @@ soak: .venv/.ready
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
 docs: .venv/.docs
+	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheels: .venv/.ready

@@ -1,14 +1,12 @@
-"""Writes the reference pages that derive from the code: operators, errors, settings.
+"""Writes the pages that derive from something else: operators, errors, settings, decisions.
 
-``python docs/generate.py`` writes them; ``--check`` only says whether they are up to date.
+They are not kept: ``python docs/generate.py`` writes them, and every set-up runs it.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +21,7 @@ from trivet.selection import authority
 from trivet.selection.derive import SUFFIX
 from trivet.settings import markdown_table
 
-HERE = Path(__file__).resolve().parent / "reference"
+HERE = Path(__file__).resolve().parent
 
 
 def forms(op: Operator) -> str:
@@ -178,31 +176,37 @@ def _signature(value: Callable[..., Any]) -> str:
     return re.sub(r"<factory>|mappingproxy\(\{\}\)", "{}", text)
 
 
+def decision_page() -> str:
+    """The table of decisions, from the first line of each."""
+    lines = [
+        "# Decisions",
+        "",
+        "Short records of what was decided, why, and which test holds it.",
+        "",
+        "| | decision |",
+        "|---|---|",
+    ]
+    for path in sorted((HERE / "decisions").glob("[0-9]*.md")):
+        number, _, title = path.read_text(encoding="utf-8").partition("\n")[0][2:].partition(". ")
+        lines.append(f"| [{number}]({path.name}) | {title} |")
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
-    "operators.md": operator_page,
-    "errors.md": error_page,
-    "settings.md": settings_page,
-    "domains.md": domain_page,
-    "api.md": api_page,
+    "reference/operators.md": operator_page,
+    "reference/errors.md": error_page,
+    "reference/settings.md": settings_page,
+    "reference/domains.md": domain_page,
+    "reference/api.md": api_page,
+    "decisions/index.md": decision_page,
 }
 
 
-def main() -> int:
-    """Writes or checks the pages."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail when stale")
-    check = parser.parse_args().check
-    stale = [n for n, page in PAGES.items() if not _same(HERE / n, page())]
-    for name in stale:
-        if not check:
-            (HERE / name).write_text(PAGES[name](), encoding="utf-8")
-        print(f"{'stale' if check else 'wrote'}: docs/reference/{name}")
-    return 1 if check and stale else 0
-
-
-def _same(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") == text
+def main() -> None:
+    """Writes the pages."""
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
