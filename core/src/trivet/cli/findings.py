@@ -243,13 +243,13 @@ def _settings(settings: Settings) -> list[dict[str, object]]:
          "source": settings.source(v.field)}
         for v in VARIABLES
     ]  # fmt: skip
-    tables = {"providers": settings.file_providers, "forbid": settings.file_forbid}
-    tables |= {f"providers.{m}": o for m, o in settings.file_providers_by_mode.items()}
-    for table, orders in tables.items():
-        rows += [
-            {"name": f"{table}.{op}", "value": list(names), "source": str(settings.config)}
-            for op, names in orders.items()
-        ]
+    for table, orders in settings.orders.items():
+        if table.startswith("file."):
+            rows += [
+                {"name": f"{table.removeprefix('file.')}.{op}", "value": list(names),
+                 "source": str(settings.config)}
+                for op, names in orders.items()
+            ]  # fmt: skip
     return rows
 
 

@@ -148,9 +148,7 @@ class Policy:
             UnknownName: with near misses.
         """
         every = sorted({p for providers in known.values() for p in providers} | {REFERENCE})
-        lists = [self.argument, *self.context, self.settings.providers, self.settings.forbid]
-        lists += [self.settings.file_providers, self.settings.file_forbid]
-        lists += list(self.settings.file_providers_by_mode.values())
+        lists = [self.argument, *self.context, *self.settings.orders.values()]
         for given in lists:
             for operator, providers in given.items():
                 if operator != "*" and operator not in known:

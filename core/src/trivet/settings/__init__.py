@@ -6,12 +6,15 @@ layers apart, so that an explanation can say which layer spoke.
 
 from __future__ import annotations
 
-from trivet.settings.effective import DEFAULT, Order, Settings, read
+from trivet.settings.effective import read
 from trivet.settings.file import FILE_NAME, MODES, find_file, user_folder
 from trivet.settings.variables import (
+    DEFAULT,
     PREFIX,
     VARIABLES,
+    Order,
     Orders,
+    Settings,
     Variable,
     markdown_table,
     near_misses,

@@ -16,7 +16,9 @@ from trivet.settings.variables import (
     OPERATOR,
     PREFIX,
     PROVIDER,
+    VARIABLES,
     Orders,
+    Variable,
     near_misses,
 )
 
@@ -105,23 +107,27 @@ class _Reader:
     def plain(self, data: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
         values: dict[str, object] = {}
         keys: dict[str, str] = {}
-        for name, allowed in (("device", ("auto", "allow", "deny")),
-                              ("run", ("strict", "check", "trace"))):  # fmt: skip
+        by_key = {v.key: v for v in VARIABLES if v.key}
+        for name in dict.fromkeys(key.partition(".")[0] for key in by_key):
             for key, value in self.table(data, name).items():
                 where = f"{name}.{key}"
-                if key not in allowed:
-                    raise self.unknown(where, allowed)
-                target = "device" if key == "auto" else key
-                keys[target] = where
-                if key in {"allow", "deny"}:
-                    values[target] = self.strings(value, where, NAME)
-                elif key == "auto":
-                    values[target] = self.strings([value], where, NAME)[0]
-                elif isinstance(value, bool):
-                    values[target] = value
-                else:
-                    raise self.refuse(where, f"{value!r} is not true or false")
+                if where not in by_key:
+                    known = [k.split(".") for k in by_key]
+                    raise self.unknown(where, [k for table, k in known if table == name])
+                variable = by_key[where]
+                keys[variable.field] = where
+                values[variable.field] = self.value(variable, where, value)
         return values, keys
+
+    def value(self, variable: Variable, where: str, value: object) -> object:
+        """What a key of the file says, as the field of ``Settings`` has it."""
+        if variable.type == "names":
+            return self.strings(value, where, NAME)
+        if variable.type == "name":
+            return self.strings([value], where, NAME)[0]
+        if isinstance(value, bool):
+            return value
+        raise self.refuse(where, f"{value!r} is not true or false")
 
     def read(self) -> File:
         import tomllib  # only where there is a file: it costs milliseconds
@@ -132,7 +138,8 @@ class _Reader:
             raise ConfigError(
                 f"{self.path} cannot be read: {error}", fix="correct the file, or remove it"
             ) from error
-        tables = ("device", "providers", "forbid", "run")
+        own = (v.key.partition(".")[0] for v in VARIABLES if v.key)
+        tables = tuple(dict.fromkeys([*own, "providers", "forbid"]))
         for key in data:
             if key not in tables:
                 raise self.unknown(key, tables)

@@ -1,4 +1,4 @@
-"""The table of environment variables; nothing else in this project reads its own variables."""
+"""The one table of settings; nothing else in this project reads its own variables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from trivet.errors import ConfigError
 
@@ -22,8 +22,18 @@ PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 NO_ORDERS: Final[Orders] = MappingProxyType({})
 
+DEFAULT: Final = "default"
+
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class Order:
+    """Provider ids in order, and the layer that says so."""
+
+    providers: tuple[str, ...]
+    source: str
 
 
 def _text(text: str) -> str:
@@ -67,18 +77,30 @@ def _orders(text: str) -> Orders:
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable: its name, type in words, default, meaning and parser."""
+    """One setting: its environment variable, and the key of the file that says the same.
 
-    name: str
-    type: str
+    Args:
+        field: the attribute of ``Settings``.
+        default: its value where nobody says anything.
+        type: its type in words.
+        doc: what it means.
+        parse: reads the variable's text; its ``ValueError`` says what is allowed.
+        key: ``table.key`` in the file; empty when only the environment can say it.
+        decides: whether it can change what a plan chooses.
+    """
+
+    field: str
     default: object
+    type: str
     doc: str
-    parse: Callable[[str], object] = field(repr=False)
+    parse: Callable[[str], object]
+    key: str
+    decides: bool
 
     @property
-    def field(self) -> str:
-        """The attribute of ``Settings`` that it sets."""
-        return self.name.removeprefix(PREFIX).lower()
+    def name(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.field.upper()
 
     def read(self, text: str) -> object:
         """The parsed value.
@@ -94,25 +116,143 @@ class Variable:
             ) from None
 
 
-VARIABLES: Final = tuple(
-    Variable(f"{PREFIX}{name}", *rest)
-    for name, *rest in (
-        ("DEVICE", "name", "", "device that `auto` means; no other plugin is imported", _text),
-        ("ALLOW", "names", (), "only these plugins or distributions may be used", _names),
-        ("DENY", "names", (), "these plugins or distributions are not used", _names),
-        ("PROVIDERS", "orders", NO_ORDERS, "preferred providers: `rms_norm=a/b,c/d;*=a/b`",
-         _orders),
-        ("FORBID", "orders", NO_ORDERS, "forbidden providers: `rms_norm=a/b;*=c/d`", _orders),
-        ("STRICT", "flag", False, "refuse the reference and any change to another device", _flag),
-        ("CHECK", "flag", False, "compare every call with declaration and promises (slow)", _flag),
-        ("TRACE", "flag", False, "count calls and record events of plans made from now on", _flag),
-        ("LOCK", "path", None, "lock file that plans must agree with", Path),
-        ("CONFIG", "path", None, "configuration file, instead of searching for one", Path),
-        ("CACHE_DIR", "path", None, "folder for built kernels and downloaded models", Path),
-        ("LOG", "level", "warning", "log level: debug, info, warning or error", _level),
-        ("REQUIRE", "names", (), "tools whose absence is a failure, not a remark", _names),
+def _setting(
+    default: Any,
+    type: str,  # noqa: A002  # the word of the documentation
+    doc: str,
+    parse: Callable[[str], object],
+    *,
+    key: str = "",
+    decides: bool = True,
+) -> Any:
+    """A field of ``Settings`` that a variable of its name sets."""
+    row = (default, type, doc, parse, key, decides)
+    return field(default_factory=lambda: default, metadata={"row": row})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every effective setting, immutable; ``sources`` says where each comes from.
+
+    A setting is one row of this class; variable, key of the file, documentation and parsing
+    derive from it. ``providers`` and ``forbid`` are the environment's; the file's lie in
+    ``file_*`` beside them, because an order list of one layer is never merged with another's.
+    """
+
+    device: str = _setting(
+        "",
+        "name",
+        "device that `auto` means; no other plugin is imported",
+        _text,
+        key="device.auto",
     )
-)  # fmt: skip
+    allow: tuple[str, ...] = _setting(
+        (), "names", "only these plugins or distributions may be used", _names, key="device.allow"
+    )
+    deny: tuple[str, ...] = _setting(
+        (), "names", "these plugins or distributions are not used", _names, key="device.deny"
+    )
+    providers: Orders = _setting(
+        NO_ORDERS, "orders", "preferred providers: `rms_norm=a/b,c/d;*=a/b`", _orders
+    )
+    forbid: Orders = _setting(
+        NO_ORDERS, "orders", "forbidden providers: `rms_norm=a/b;*=c/d`", _orders
+    )
+    strict: bool = _setting(
+        False, "flag", "refuse the reference and any change to another device", _flag,
+        key="run.strict",
+    )  # fmt: skip
+    check: bool = _setting(
+        False, "flag", "compare every call with declaration and promises (slow)", _flag,
+        key="run.check",
+    )  # fmt: skip
+    trace: bool = _setting(
+        False, "flag", "count calls and record events of plans made from now on", _flag,
+        key="run.trace",
+    )  # fmt: skip
+    lock: Path | None = _setting(None, "path", "lock file that plans must agree with", Path)
+    config: Path | None = _setting(
+        None, "path", "configuration file, instead of searching for one", Path
+    )
+    cache_dir: Path | None = _setting(
+        None, "path", "folder for built kernels and downloaded models", Path, decides=False
+    )
+    log: str = _setting(
+        "warning", "level", "log level: debug, info, warning or error", _level, decides=False
+    )
+    require: tuple[str, ...] = _setting(
+        (), "names", "tools whose absence is a failure, not a remark", _names, decides=False
+    )
+    file_providers: Orders = field(default_factory=dict)
+    file_providers_by_mode: Mapping[str, Orders] = field(default_factory=dict)
+    file_forbid: Orders = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self, name: str) -> str:
+        """Where the value of a field comes from: a variable, a key of a file, or ``default``."""
+        return self.sources.get(name, DEFAULT)
+
+    def order(self, operator: str, mode: str = "eager") -> Order | None:
+        """The order list that applies, or None.
+
+        The environment speaks before the file; within a layer an operator's own entry speaks
+        before ``*``, and in the file a mode's table before the general one.
+        """
+        by_mode = self.file_providers_by_mode.get(mode, NO_ORDERS)
+        file = f"{self.config} [providers"
+        for key in (operator, "*"):
+            if key in self.providers:
+                return Order(self.providers[key], f"{PREFIX}PROVIDERS {key}")
+        for key in (operator, "*"):
+            if key in by_mode:
+                return Order(by_mode[key], f"{file}.{mode}] {key}")
+            if key in self.file_providers:
+                return Order(self.file_providers[key], f"{file}] {key}")
+        return None
+
+    def forbidden(self, operator: str) -> Mapping[str, str]:
+        """Providers that must not run this operator -> the layer that forbids them."""
+        found: dict[str, str] = {}
+        layers = (
+            (self.forbid, f"{PREFIX}FORBID"),
+            (self.file_forbid, f"{self.config} [forbid]"),
+        )
+        for orders, layer in layers:
+            for key in (operator, "*"):
+                for provider in orders.get(key, ()):
+                    found.setdefault(provider, f"{layer} {key}")
+        return MappingProxyType(found)
+
+    @property
+    def orders(self) -> dict[str, Orders]:
+        """Every order list of the environment and the file, by where it stands."""
+        return {
+            "providers": self.providers,
+            "forbid": self.forbid,
+            "file.providers": self.file_providers,
+            "file.forbid": self.file_forbid,
+            **{f"file.providers.{m}": o for m, o in self.file_providers_by_mode.items()},
+        }
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """Plain values of everything that can change a choice, for ``plan.stale()``."""
+        plain: dict[str, object] = {}
+        for v in VARIABLES:
+            value = getattr(self, v.field)
+            if v.decides and v.type != "orders":
+                plain[v.field] = sorted(value) if isinstance(value, tuple) else _plain(value)
+        for layer, orders in self.orders.items():
+            plain |= {f"{layer}.{key}": list(names) for key, names in orders.items()}
+        return MappingProxyType(plain)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (bool, str)) else str(value or "")
+
+
+VARIABLES: Final = tuple(
+    Variable(f.name, *f.metadata["row"]) for f in fields(Settings) if f.metadata
+)
 
 
 def near_misses(name: str, known: Iterable[str]) -> list[str]:
