@@ -175,7 +175,7 @@ def test_a_wrong_file_names_file_key_and_what_is_meant(tmp_path, text, where, hi
 
 
 def test_the_first_file_found_is_the_only_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(settings.file.sys, "platform", "linux")
+    monkeypatch.setattr(settings.effective.sys, "platform", "linux")
     home = tmp_path / "config" / "trivet"
     home.mkdir(parents=True)
     (home / "trivet.toml").write_text("[run]\nstrict = true\ncheck = true\n")
@@ -204,7 +204,7 @@ def test_the_first_file_found_is_the_only_one(tmp_path, monkeypatch):
     ],
 )
 def test_the_users_folder_is_the_platforms(monkeypatch, platform, environ, folder):
-    monkeypatch.setattr(settings.file.sys, "platform", platform)
+    monkeypatch.setattr(settings.effective.sys, "platform", platform)
     assert settings.user_folder(environ) == Path(folder)
 
 

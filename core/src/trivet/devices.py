@@ -16,21 +16,20 @@ import torch
 from trivet.binding.binder import Binder, Prefer
 from trivet.binding.observe import Counts
 from trivet.binding.ops import Ops
-from trivet.binding.plan import Plan, Sites
 from trivet.catalogue import operators
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.signature import REQUIRED
-from trivet.errors import ConfigError, UnknownName
+from trivet.errors import UnknownName
 from trivet.plugins import Report, discover
 from trivet.plugins.offer import Offer, collect
 from trivet.plugins.resolve import AUTO, Resolved, resolve
-from trivet.selection import lock as locks
-from trivet.selection.authority import Policy, current_context, known_properties
+from trivet.selection.authority import current_context, known_properties
 from trivet.selection.choose import REFUSED, Choice, Row, Trace
 from trivet.settings import Settings, read
 
 if TYPE_CHECKING:
+    from trivet.binding.plan import Plan, Sites
     from trivet.collectives import DeviceCollectives
     from trivet.memory import DeviceMemory
 
@@ -203,14 +202,15 @@ class Device:
             OrderError: a prepared site stays guarded.
             LockMismatch: the lock and this process differ; every field is listed.
         """
+        from trivet.binding.plan import Plan
+        from trivet.selection import lock as locks
+
         settings = read()
-        locked = _lock_document(lock, settings)
-
-        def policy(site: str) -> Policy:
-            order = _locked_order(locked, site)
-            return self._binder.policy(prefer=prefer, lock=order, mode=mode, settings=settings)
-
-        plan = Plan(self._binder, sites, policy, mode=mode, observe=observe, packs=packs)
+        locked = locks.given(lock, settings)
+        plan = Plan(
+            self._binder, sites, settings, locked=locked, prefer=prefer, mode=mode,
+            observe=observe, packs=packs,
+        )  # fmt: skip
         if locked is not None:
             locks.verify(locked, plan.lock)
         return plan.interned()
@@ -222,22 +222,6 @@ class Device:
     def providers(self) -> dict[str, list[str]]:
         """Provider ids of each operator in default order, without the reference."""
         return self._binder.providers()
-
-
-def _lock_document(
-    lock: str | Path | Mapping[str, Any] | Literal[False] | None, settings: Settings
-) -> Mapping[str, Any] | None:
-    if lock is False:
-        return None
-    if isinstance(lock, Mapping):
-        return locks.checked(lock, "the lock given")
-    if lock is None:
-        return locks.load(settings.lock) if settings.lock else None
-    typed = isinstance(lock, (str, Path))  # not every caller is checked
-    if typed and lock != "":
-        return locks.load(Path(lock))
-    msg = f"lock={lock!r} is no lock"
-    raise ConfigError(msg, fix="a file, a document, None for TRIVET_LOCK, or False for none")
 
 
 def _is_mapping(given: object) -> bool:
@@ -258,14 +242,6 @@ def _check_arguments(choice: Choice, arguments: Mapping[str, Any]) -> None:
     if missing := sorted(required - set(arguments)):
         msg = f"a call of {op.name} needs {', '.join(map(repr, missing))}"
         raise UnknownName(msg, fix="give every argument that has no default")
-
-
-def _locked_order(locked: Mapping[str, Any] | None, site: str) -> dict[str, tuple[str, ...]]:
-    document = ((locked or {}).get("sites") or {}).get(site)
-    if not document:
-        return {}
-    name = str(document["op"]).partition("@")[0]
-    return {name: tuple(c["provider"] for c in document["choices"])}
 
 
 def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = ()) -> Device:

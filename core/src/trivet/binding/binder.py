@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from trivet.binding.build import build
-from trivet.binding.checks import checked
 from trivet.binding.observe import Counts
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
@@ -177,6 +176,8 @@ def finish(
     def wrap(arm: Arm) -> Callable[..., Any]:
         function = arm.function
         if settings.check:
+            from trivet.binding.checks import checked  # only where somebody asks for it
+
             function = checked(arm, choice.form, choice.facts, decided, site)
         return counts.wrap(site, arm, function) if counts is not None else function
 

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from trivet.binding.binder import Binder, finish, lacking
+from trivet.binding.binder import Binder, Prefer, finish, lacking
 from trivet.binding.observe import Counts
 from trivet.binding.prepared import Handle, prepare
 from trivet.binding.snapshot import Snapshot
@@ -49,8 +49,10 @@ class Plan:
         self,
         binder: Binder,
         sites: Sites,
-        policies: Callable[[str], Policy],
+        settings: Settings,
         *,
+        locked: Mapping[str, Any] | None = None,
+        prefer: Prefer = MappingProxyType({}),
         mode: str,
         observe: bool,
         packs: int,
@@ -66,16 +68,24 @@ class Plan:
         if packs not in {0, 1}:
             msg = f"packs={packs!r}"
             raise UnknownName(msg, fix="0 (one for each provider that a step can choose) or 1")
-        base = policies("")
+
+        def policy(site: str) -> Policy:
+            order = locks.order(locked, site)
+            return binder.policy(prefer=prefer, lock=order, mode=mode, settings=settings)
+
+        base = policy("")
         lacking(binder, {n: target for n, (target, _) in sites.items()}, base)
         self.mode = mode
         self._info = binder.info
-        self._settings = base.settings
-        self._counts = Counts() if observe or base.settings.trace else None
+        self._settings = settings
+        self._counts = Counts() if observe or settings.trace else None
         self.sites: Mapping[str, Site] = MappingProxyType(
-            {n: _site(binder, n, t, f, policies(n), packs) for n, (t, f) in sites.items()}
+            {
+                n: _site(binder, n, t, f, policy(n) if locked else base, packs)
+                for n, (t, f) in sites.items()
+            }
         )
-        self._snapshot = Snapshot.now(base.settings, binder.plugins)
+        self._snapshot = Snapshot.now(settings, binder.plugins)
         tables = Tables.over(list(self.sites.values()))
         self._narrowed = {s.name: list(tables.narrowed(s)) for s in self.sites.values()}
         self._refuse_guarded_packs()

@@ -1,13 +1,15 @@
-"""The contracts: everything that a vendor package reads, and nothing else."""
+"""The contracts: everything that a vendor package reads, and nothing else.
+
+This module has what operators and devices need; ``trivet.contracts.memory`` and
+``trivet.contracts.collectives`` have the vocabulary of the other two legs.
+"""
 
 from __future__ import annotations
 
 from trivet.contracts.cases import Budget, Cases, Relation, Scores
-from trivet.contracts.collectives import Completed, GroupInfo, Store
 from trivet.contracts.declaration import Operator, operator
 from trivet.contracts.device_info import DeviceInfo, Execution
 from trivet.contracts.implementation import Requirement, arch, device, feature, implements
-from trivet.contracts.memory import MemoryInfo, Stats
 from trivet.contracts.terms import (
     Term,
     absent,
@@ -28,17 +30,12 @@ __all__ = [
     "CONTRACT",
     "Budget",
     "Cases",
-    "Completed",
     "DeviceInfo",
     "Execution",
-    "GroupInfo",
-    "MemoryInfo",
     "Operator",
     "Relation",
     "Requirement",
     "Scores",
-    "Stats",
-    "Store",
     "Term",
     "absent",
     "arch",

@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from trivet.errors import ConfigError, LockMismatch
 from trivet.selection.choose import Choice
 from trivet.selection.facts import plain
+from trivet.settings import Settings
 
 SCHEMA: Final = 1
 
@@ -67,6 +68,36 @@ def load(path: Path) -> dict[str, Any]:
         msg = f"lock file {path} cannot be read: {error}"
         raise ConfigError(msg, fix="write it again: trivet plan --save FILE") from error
     return dict(checked(found, str(path)))
+
+
+def given(
+    lock: str | Path | Mapping[str, Any] | Literal[False] | None, settings: Settings
+) -> Mapping[str, Any] | None:
+    """The document that a plan must agree with, from what its caller and the settings say.
+
+    Raises:
+        ConfigError: what was given is no lock.
+    """
+    if lock is False:
+        return None
+    if isinstance(lock, Mapping):
+        return checked(lock, "the lock given")
+    if lock is None:
+        return load(settings.lock) if settings.lock else None
+    typed = isinstance(lock, (str, Path))  # not every caller is checked
+    if typed and lock != "":
+        return load(Path(lock))
+    msg = f"lock={lock!r} is no lock"
+    raise ConfigError(msg, fix="a file, a document, None for TRIVET_LOCK, or False for none")
+
+
+def order(locked: Mapping[str, Any] | None, site: str) -> dict[str, tuple[str, ...]]:
+    """The order list by which a site chooses what was locked; empty without a lock."""
+    document = ((locked or {}).get("sites") or {}).get(site)
+    if not document:
+        return {}
+    name = str(document["op"]).partition("@")[0]
+    return {name: tuple(c["provider"] for c in document["choices"])}
 
 
 def checked(found: Any, what: str) -> Mapping[str, Any]:

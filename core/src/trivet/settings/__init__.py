@@ -6,10 +6,10 @@ layers apart, so that an explanation can say which layer spoke.
 
 from __future__ import annotations
 
-from trivet.settings.effective import read
-from trivet.settings.file import FILE_NAME, MODES, find_file, user_folder
+from trivet.settings.effective import FILE_NAME, find_file, read, user_folder
 from trivet.settings.variables import (
     DEFAULT,
+    MODES,
     PREFIX,
     VARIABLES,
     Order,

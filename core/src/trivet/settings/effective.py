@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-from trivet.settings.file import find_file, load
-from trivet.settings.variables import VARIABLES, Settings
+from trivet.errors import ConfigError
+from trivet.settings.variables import PREFIX, VARIABLES, Settings
+
+FILE_NAME: Final = "trivet.toml"
+
+
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """The user's configuration folder of this project, by the platform's own convention."""
+    home = Path(environ.get("HOME") or Path.home())
+    if sys.platform == "win32":
+        return Path(environ.get("APPDATA") or home / "AppData" / "Roaming") / "trivet"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "trivet"
+    return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "trivet"
+
+
+def find_file(environ: Mapping[str, str], folder: Path) -> Path | None:
+    """The one configuration file that counts, or None.
+
+    Raises:
+        ConfigError: ``TRIVET_CONFIG`` names a file that does not exist.
+    """
+    named = environ.get(f"{PREFIX}CONFIG")
+    if named:
+        path = Path(named)
+        if not path.is_file():
+            raise ConfigError(
+                f"{PREFIX}CONFIG={named!r} is no file", fix="correct the path, or unset it"
+            )
+        return path
+    for path in (folder / FILE_NAME, user_folder(environ) / FILE_NAME):
+        if path.is_file():
+            return path
+    return None
 
 
 def read(environ: Mapping[str, str] | None = None, *, folder: Path | None = None) -> Settings:
@@ -21,7 +54,11 @@ def read(environ: Mapping[str, str] | None = None, *, folder: Path | None = None
     """
     environ = os.environ if environ is None else environ
     path = find_file(environ, Path.cwd() if folder is None else folder)
-    file = load(path) if path else None
+    file = None
+    if path:
+        from trivet.settings.file import load  # most processes have no file
+
+        file = load(path)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     if file:

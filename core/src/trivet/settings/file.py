@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from trivet.errors import ConfigError
 from trivet.settings.variables import (
+    MODES,
     NAME,
     OPERATOR,
-    PREFIX,
     PROVIDER,
     VARIABLES,
     Orders,
     Variable,
     near_misses,
 )
-
-FILE_NAME: Final = "trivet.toml"
-MODES: Final = ("eager", "compiled", "captured", "exported")
-
-
-def user_folder(environ: Mapping[str, str]) -> Path:
-    """The user's configuration folder of this project, by the platform's own convention."""
-    home = Path(environ.get("HOME") or Path.home())
-    if sys.platform == "win32":
-        return Path(environ.get("APPDATA") or home / "AppData" / "Roaming") / "trivet"
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "trivet"
-    return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "trivet"
-
-
-def find_file(environ: Mapping[str, str], folder: Path) -> Path | None:
-    """The one configuration file that counts, or None.
-
-    Raises:
-        ConfigError: ``TRIVET_CONFIG`` names a file that does not exist.
-    """
-    named = environ.get(f"{PREFIX}CONFIG")
-    if named:
-        path = Path(named)
-        if not path.is_file():
-            raise ConfigError(
-                f"{PREFIX}CONFIG={named!r} is no file", fix="correct the path, or unset it"
-            )
-        return path
-    for path in (folder / FILE_NAME, user_folder(environ) / FILE_NAME):
-        if path.is_file():
-            return path
-    return None
 
 
 @dataclass(frozen=True, eq=False)

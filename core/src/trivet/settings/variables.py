@@ -23,6 +23,8 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 NO_ORDERS: Final[Orders] = MappingProxyType({})
 
 DEFAULT: Final = "default"
+MODES: Final = ("eager", "compiled", "captured", "exported")
+"""Of plans; order lists of the file may differ by mode."""
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _LEVELS = ("debug", "info", "warning", "error")
