@@ -18,6 +18,20 @@ from typing import Final, Protocol, runtime_checkable
 
 import torch
 
+__all__ = [
+    "MOVEMENT",
+    "OPERATIONS",
+    "REDUCTIONS",
+    "Closable",
+    "Collective",
+    "CollectiveProvider",
+    "CollectiveRefusal",
+    "Completed",
+    "GroupInfo",
+    "Store",
+    "Work",
+]
+
 REDUCTIONS: Final = ("sum", "max", "min", "avg")  # avg reaches a vendor as sum
 MOVEMENT: Final = ("all_gather", "broadcast", "all_to_all", "send", "recv")
 OPERATIONS: Final = ("all_reduce", "reduce_scatter", *MOVEMENT, "barrier")

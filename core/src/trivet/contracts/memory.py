@@ -15,6 +15,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+__all__ = ["Allocator", "InfoSource", "MemoryInfo", "Stats", "StatsSource"]
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryInfo:

@@ -21,6 +21,8 @@ from trivet.errors import PluginBroken, PluginNotFound
 if TYPE_CHECKING:
     from trivet.kernels.triton.launch import Interpreter
 
+__all__ = ["NOT_VERIFIED", "TESTED", "Interpreted", "as_interpreted", "available", "launcher"]
+
 TESTED = ("3.6", "3.9")
 """Versions of Triton whose interpreter the corrections were tested with."""
 
