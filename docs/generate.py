@@ -5,13 +5,19 @@ They are not kept: ``python docs/generate.py`` writes them, and every set-up run
 
 from __future__ import annotations
 
+import ast
 import inspect
+import io
 import re
+import subprocess
+import sys
+import tokenize
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import trivet
 from trivet import contracts, devices, rope
 from trivet.binding import plan, step
 from trivet.catalogue import operators
@@ -22,6 +28,20 @@ from trivet.selection.derive import SUFFIX
 from trivet.settings import markdown_table
 
 HERE = Path(__file__).resolve().parent
+CORE = Path(trivet.__file__).parent
+
+DECLARATIONS = "catalogue, declarations"
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NO_CODE = frozenset(
+    (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+     tokenize.ENDMARKER)
+)  # fmt: skip
+_CALL = "import torch, trivet; d = trivet.device(); d.ops.rms_norm(torch.ones(2, 8), torch.ones(8))"
+USES = {
+    "`import trivet`": "import trivet",
+    "a device and a call": _CALL,
+    "and a plan": _CALL + "; d.plan({'n': ('rms_norm', {'dtype': 'float32'})}).at(tokens=2)",
+}
 
 
 def forms(op: Operator) -> str:
@@ -176,6 +196,73 @@ def _signature(value: Callable[..., Any]) -> str:
     return re.sub(r"<factory>|mappingproxy\(\{\}\)", "{}", text)
 
 
+def code_lines(path: Path) -> int:
+    """Lines of a module without blanks, comments and docstrings."""
+    text = path.read_text(encoding="utf-8")
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        first = node.body[0] if isinstance(node, DOCUMENTED) and node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            documented |= set(range(first.lineno, (first.end_lineno or 0) + 1))
+    counted: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            counted |= set(range(token.start[0], token.end[0] + 1))
+    return len(counted - documented)
+
+
+def layer_of(path: Path) -> str:
+    """The row of the size page that a module of core belongs to."""
+    inside = path.relative_to(CORE)
+    room = inside.parts[0].removesuffix(".py")
+    shared = inside.stem in ("__init__", "_choices", "_numerics")
+    return DECLARATIONS if room == "catalogue" and not shared else room
+
+
+def loaded(code: str) -> list[Path]:
+    """The modules of core that a new process has loaded after some code."""
+    show = (
+        "import sys; own = [m for n, m in sys.modules.items() if n.split('.')[0] == 'trivet'];"
+        " print(*(m.__file__ for m in own), sep=chr(10))"
+    )
+    done = subprocess.run(  # noqa: S603  # our own interpreter and text
+        [sys.executable, "-c", f"{code}; {show}"], capture_output=True, text=True, check=True
+    )
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def sizes() -> dict[str, dict[str, int]]:
+    """Lines of code by layer: all there are, and what each use loads."""
+    table = {"all": sorted(CORE.rglob("*.py"))} | {use: loaded(code) for use, code in USES.items()}
+    found: dict[str, dict[str, int]] = {}
+    for use, paths in table.items():
+        rows = found.setdefault(use, {})
+        for path in paths:
+            layer = layer_of(path)
+            rows[layer] = rows.get(layer, 0) + code_lines(path)
+    return found
+
+
+def size_page() -> str:
+    """Lines of code by layer."""
+    found = sizes()
+    lines = [
+        "# Size of core",
+        "",
+        "Lines of code without blanks, comments and docstrings: of each layer, and of what is loaded.",
+        "Declarations are the operators themselves; the rest of `catalogue` is what they share.",
+        "",
+        f"| layer | {' | '.join(found)} |",
+        "|---|" + "---:|" * len(found),
+    ]
+    for layer in sorted(found["all"]):
+        cells = [str(rows.get(layer, "")) for rows in found.values()]
+        lines += [f"| `{layer}` | {' | '.join(cells)} |"]
+    totals = [sum(n for layer, n in f.items() if layer != DECLARATIONS) for f in found.values()]
+    lines.append(f"| **without declarations** | {' | '.join(map(str, totals))} |")
+    return "\n".join(lines) + "\n"
+
+
 def decision_page() -> str:
     """The table of decisions, from the first line of each."""
     lines = [
@@ -198,6 +285,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/domains.md": domain_page,
     "reference/api.md": api_page,
+    "reference/size.md": size_page,
     "decisions/index.md": decision_page,
 }
 

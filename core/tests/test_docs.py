@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -72,6 +73,25 @@ def test_what_is_declared_is_documented(generator):
     assert all(f"`{v.name}`" in pages["reference/settings.md"] for v in VARIABLES)
     decisions = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
     assert all(f"]({p.name})" in pages["decisions/index.md"] for p in decisions)
+
+
+def test_core_is_as_small_as_it_says(generator):
+    found = generator.sizes()
+    everything, (imported, used, _) = found["all"], (found[use] for use in generator.USES)
+    assert everything["contracts"] + everything["catalogue"] <= 1500
+    assert sum(imported.values()) <= 100
+    assert sum(n for layer, n in used.items() if layer != generator.DECLARATIONS) <= 4000
+    assert not {"cli", "collectives", "kernels", "memory", "rope"} & used.keys()
+
+
+def test_the_table_of_layers_is_what_is_enforced():
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Layers of core")[2].partition("## ")[0]
+    shown = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines() if "|" in row]
+    linted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = (c for c in linted["tool"]["importlinter"]["contracts"] if c["id"] == "layers")
+    wanted = [re.findall(r"\w+", text) for text in layers["layers"]]
+    assert [names for names in shown if names] == wanted
 
 
 def test_generated_pages_are_not_kept(generator):
