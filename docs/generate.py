@@ -249,7 +249,7 @@ def size_page() -> str:
     lines = [
         "# Size of core",
         "",
-        "Lines of code without blanks, comments and docstrings: of each layer, and of what is loaded.",
+        "Lines of code without blanks, comments and docstrings, by layer: all, and what is loaded.",
         "Declarations are the operators themselves; the rest of `catalogue` is what they share.",
         "",
         f"| layer | {' | '.join(found)} |",
