@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trivet_cpu import activation, layer_norm
+from trivet_cpu.compiled import activation, layer_norm
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 COPY_FROM_TOKENS = 512

@@ -30,7 +30,8 @@ from report import Row, picture, publish
 from torch import Tensor
 from torch.nn import functional
 
-from trivet_cpu import attention, isa, norm, rotary
+from trivet_cpu import isa
+from trivet_cpu.compiled import attention, norm, rotary
 
 BARS = {"bf16": 4, "fp32": 2}  # geometric mean over torch, of the operators in BARRED
 BARRED = ("rms_norm", "fused_add_rms_norm", "rotary_embedding")

@@ -1,8 +1,9 @@
 """Which product of a weight is the fastest for how many rows, on one thread of this machine.
 
 Every way of multiplying takes its turn in each round; times are medians of thread CPU time. What is
-measured here stands as a table in ``trivet_cpu.linear_facts``. With ``--isa`` oneDNN, MKL and torch
-are held to an instruction set in a child process, so that a wide machine shows a narrower one.
+measured here stands as a table in ``trivet_cpu.on_torch.linear_facts``. With ``--isa`` oneDNN, MKL
+and torch are held to an instruction set in a child process, so that a wide machine shows a narrower
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from report import Row, picture, publish
 from torch import Tensor
 from torch.nn.functional import linear as torch_linear
 
-from trivet_cpu import isa, linear
+from trivet_cpu import isa
+from trivet_cpu.on_torch import linear
 
 SHAPES = ((576, 576), (3072, 576), (576, 1536), (4096, 4096))  # out_features, in_features
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

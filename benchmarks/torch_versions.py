@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CPU = ROOT / "plugins/cpu"
 BUILDERS = ("carried", "built")
 ABOUT = (
-    "import json, platform, torch; from trivet_cpu._library import library; "
+    "import json, platform, torch; from trivet_cpu.kernel_library import library; "
     "print(json.dumps({'torch': torch.__version__, 'python': platform.python_version(), "
     "'note': library().note, 'built_against': library().record.get('torch')}))"
 )

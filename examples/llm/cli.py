@@ -23,9 +23,11 @@ from llm.protocol.asks import Defaults
 from llm.sampling import Sampling
 from llm.schedule import generate
 from llm.start import Engine, say, start
+from llm.timing import Times, shares
 from llm.trace import Trace
 from trivet.errors import TrivetError
 
+MOST_SPANS = 200_000  # of single calls in a trace: some twenty megabytes
 DEMO = "Explain in one short paragraph why the sky is blue."
 
 
@@ -45,8 +47,10 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
     if "" in given.stops:
         raise RequestError("a stop string is empty", fix="give --stop a text, or leave it out")
     times = [time.perf_counter()]
-    engine = start(given, notes)
-    trace, scheduler = Trace(engine.model), engine.scheduler
+    timing = times_for(given)
+    engine = start(given, notes, timing)
+    model = timing.whole(engine.model) if timing else engine.model
+    trace, scheduler = Trace(model), engine.scheduler
     prompts = [p if given.raw else engine.tokenizer.chat(p) for p in given.prompts]
     sampling = Sampling(**options.chosen(given))
     requests = [
@@ -57,20 +61,25 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
     answers = {request: Answer(engine.tokenizer, given.stops) for request in requests}
     texts = report.Texts(dict(zip(requests, given.prompts, strict=True)), screen)
     times.append(time.perf_counter())
-    for request, token in generate(trace if given.trace else engine.model, scheduler):
+    for request, token in generate(trace if given.trace else model, scheduler):
         times.append(time.perf_counter())
         piece = answers[request].push(token, last=bool(request.finish))
         if answers[request].stopped:
             scheduler.end(request, "stop")
         texts.push(request, piece)
-    calls = engine.model.calls()
-    if given.trace:
-        trace.write(given.trace, calls)
-    settings = list(engine.settings)
+    calls, settings = engine.model.calls(), list(engine.settings)
     if sampling.is_random:
         source = "engine: drawn" if given.seed is None else "command line"
         settings.append(("seed", sampling.seed, source))
-    return report.collect(settings, texts.texts, calls, engine.model.memory(), times)
+    if given.trace:
+        trace.write(given.trace, calls, settings, timing.spans if timing else ())
+    steps = timing.steps if timing else 0.0
+    return report.collect(settings, texts.texts, calls, engine.model.memory(), times, steps)
+
+
+def times_for(given: SimpleNamespace) -> Times | None:
+    """What takes the time of each call, if that is asked for; a trace keeps the calls as well."""
+    return Times(MOST_SPANS if given.trace else 0) if given.time else None
 
 
 def run_file(given: SimpleNamespace, notes: Console) -> None:
@@ -80,20 +89,25 @@ def run_file(given: SimpleNamespace, notes: Console) -> None:
     """
     source: Path = given.batch_file
     target = given.output or source.with_suffix(".out.jsonl")
-    engine = start(given, notes)
-    trace = Trace(engine.model)
+    timing = times_for(given)
+    engine = start(given, notes, timing)
+    plain = timing.whole(engine.model) if timing else engine.model
+    trace = Trace(plain)
     defaults = Defaults(given.max_tokens, options.chosen(given))
-    model = trace if given.trace else engine.model
+    model = trace if given.trace else plain
     counts = batch.run(engine, model, source, target, defaults, notes, raw=given.raw)
+    calls = engine.model.calls()
     if given.trace:
-        trace.write(given.trace, engine.model.calls())
+        trace.write(given.trace, calls, engine.settings, timing.spans if timing else ())
     said = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     say(notes, f"{target}: {said or 'no lines'}")
     if given.seed is not None:
         say(notes, f"seed {given.seed} where a line has none")
-    if given.observe:
-        with report.writing():
-            report.show_calls(engine.model.calls(), Console())
+    with report.writing():
+        if given.observe:
+            report.show_calls(calls, Console())
+        if timing:
+            report.show_time(shares(calls, timing.steps), Console())
 
 
 def refuse_useless(given: SimpleNamespace, options_given: set[str]) -> None:
@@ -148,6 +162,7 @@ def ending(notes: Console) -> Iterator[None]:
     "--output", type=click.Path(path_type=Path), help="Answers to the file; else FILE.out.jsonl."
 )
 @click.option("--trace", type=click.Path(path_type=Path), help="A timeline for Perfetto.")
+@click.option("--time", is_flag=True, help="Take the time of each call, on the host.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def main(context: click.Context, /, **values: Any) -> None:

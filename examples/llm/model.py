@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 import trivet
-from llm import sampling, weights
+from llm import bound, sampling, weights
 from llm.config import Config
 from llm.inputs import lay_out
 from llm.schedule import Piece
 from llm.source import Source
+from llm.timing import Times
 
 
 def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -98,11 +99,14 @@ class Llama:
         num_blocks: int,
         block_size: int,
         observe: bool = False,
+        times: Times | None = None,
         advance: Callable[[], None] = lambda: None,
     ) -> None:
         c = self.config = file.config
-        self._where, self._observe, self._memory = device.torch, observe, device.memory
-        self.plan = device.plan(sites(c, dtype, block_size), observe=observe)
+        self._where, self._memory, self._times = device.torch, device.memory, times
+        self._observe = observe and times is None  # what is timed is counted
+        self.plan = device.plan(sites(c, dtype, block_size), observe=self._observe)
+        self._at = self.plan.at if times is None else times.timed(self.plan.at)
         self._weights = weights.load(
             file,
             c,
@@ -128,19 +132,20 @@ class Llama:
         return dict(self._memory.stats().by_tag)
 
     def calls(self) -> list[dict[str, Any]]:
-        """Which implementation ran at each site and how often, if the plan observes.
+        """Which implementation ran at each site, how often and why, if that is counted or timed.
 
         Otherwise all that some step may choose there, and None for how often.
         """
+        if self._times is not None:
+            return bound.rows(self.plan, self._times.table())
         if self._observe:
             counted = sorted(self.plan.counts().items())
-            return [{"site": s, "implementation": i, "calls": n} for (s, i), n in counted]
-        bound = [
-            (s, arm.provider)
-            for s in sorted(self.plan.sites)
-            for arm in self.plan.sites[s].choice.arms
-        ]
-        return [{"site": s, "implementation": i, "calls": None} for s, i in dict.fromkeys(bound)]
+            return bound.rows(self.plan, {key: {"calls": n} for key, n in counted})
+        return self.bound()
+
+    def bound(self) -> list[dict[str, Any]]:
+        """Which implementations some step may choose at each site, and why; none counted."""
+        return bound.rows(self.plan, None)
 
     @torch.inference_mode()
     def step(self, pieces: list[Piece]) -> list[int]:
@@ -149,7 +154,7 @@ class Llama:
         tokens, shape = len(n.ids), (-1, c.heads + 2 * c.kv_heads, c.head_dim)
         parts = (c.heads, c.kv_heads, c.kv_heads)
         # A step that only reads prompts samples nothing; its plan is looked up as for one row.
-        op = self.plan.at(tokens=tokens, rows=len(n.rows) or 1, max_query_len=n.max_query)
+        op = self._at(tokens=tokens, rows=len(n.rows) or 1, max_query_len=n.max_query)
         w = op.use(self._weights)
         batch = (n.table, n.starts, n.lengths, n.max_query, n.max_length)
         schedule = op.schedule("attention", *batch)

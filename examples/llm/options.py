@@ -63,6 +63,11 @@ def engine(cache_tokens: int) -> _Decorator:
         click.option("--threads", type=click.IntRange(1, MOST_THREADS), help="CPU threads."),
         click.option("--strict", is_flag=True, help="Refuse the reference where there is better."),
         click.option("--observe", is_flag=True, help="Count which implementation ran where."),
+        click.option(
+            "--save-lock",
+            type=click.Path(path_type=Path),
+            help="Write which implementation each site takes; TRIVET_LOCK holds a run to it.",
+        ),
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -14,8 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llm import bound
 from llm.errors import OutputError
 from llm.schedule import Request
+from llm.timing import shares
 
 _CUT = {
     "length": "cut",
@@ -85,6 +88,7 @@ def collect(
     calls: list[dict[str, Any]],
     memory: dict[str, int],
     times: list[float],
+    steps: float = 0.0,
 ) -> dict[str, Any]:
     """The report as plain values.
 
@@ -94,6 +98,7 @@ def collect(
         calls: What ran at each site.
         memory: Bytes that the device's ledger counts, by what they are for.
         times: When loading began, when it ended, when each token came; in seconds.
+        steps: Seconds of all steps, if they were timed.
     """
     start, loaded, *tokens = times
     return {
@@ -109,6 +114,7 @@ def collect(
             for r, text in texts.items()
         ],
         "calls": calls,
+        **({"time": shares(calls, steps)} if steps else {}),
         "memory": memory,
         "load_seconds": loaded - start,
         "first_token_seconds": tokens[0] - loaded,
@@ -125,25 +131,53 @@ def _table(title: str, heads: list[str], rows: list[list[object]]) -> Table:
 
 
 def show_calls(calls: list[dict[str, Any]], console: Console) -> None:
-    """Prints what ran at each site, or what is bound when nothing was counted."""
+    """Prints what ran at each site and why, or what is bound when nothing was counted."""
     if any(row["calls"] is None for row in calls):
-        bound: dict[str, list[str]] = {}
+        sites: dict[str, tuple[str, list[str]]] = {}
         for row in calls:
-            bound.setdefault(row["site"], []).append(row["implementation"])
-        lines: list[list[object]] = [[site, ", ".join(names)] for site, names in bound.items()]
-        console.print(_table("what is bound", ["site", "implementations"], lines))
+            sites.setdefault(row["site"], (_operator(row), []))[1].append(row["implementation"])
+        lines: list[list[object]] = [[s, op, ", ".join(n)] for s, (op, n) in sites.items()]
+        console.print(_table("what is bound", ["site", "operator", "implementations"], lines))
     else:
-        lines = [list(row.values()) for row in calls]
-        console.print(_table("what ran", ["site", "implementation", "calls"], lines))
-    every = {row["site"] for row in calls}
-    slow = {row["site"] for row in calls if row["implementation"] == "reference"}
-    if slow:
-        console.print(f"{len(slow)} of {len(every)} sites run on the reference of trivet\n")
+        lines = [
+            [r["site"], _operator(r), r["implementation"], r["calls"], r["why"]] for r in calls
+        ]
+        heads = ["site", "operator", "implementation", "calls", "why"]
+        console.print(_table("what ran", heads, lines))
+    if slow := bound.on_reference(calls):
+        every = {row["site"] for row in calls}
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        say(f"{len(slow)} of {len(every)} sites run on the reference of trivet:")
+        for site, one in slow.items():
+            say(f"  {site}, trivet explain {one['operator']}: {one['why']}")
+        say("")
+
+
+def _operator(row: Mapping[str, Any]) -> str:
+    return str(row["operator"]) + ("" if row["form"] == "functional" else f", {row['form']}")
+
+
+def show_time(rows: list[dict[str, Any]], console: Console) -> None:
+    """Prints where the time of the steps went, the longest first."""
+    lines: list[list[object]] = [
+        [
+            *(row[key] for key in ("site", "operator", "implementation")),
+            "" if row["calls"] is None else row["calls"],
+            f"{row['seconds'] * 1e3:.1f}",
+            f"{row['share']:.1%}",
+            f"{row['seconds'] / row['calls'] * 1e6:.1f}" if row["calls"] else "",
+        ]
+        for row in rows
+    ]
+    heads = ["site", "operator", "implementation", "calls", "ms", "share", "µs a call"]
+    console.print(_table("where the time of the steps went", heads, lines))
 
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints the report as tables, and memory and speed below them."""
     show_calls(report["calls"], console)
+    if "time" in report:
+        show_time(report["time"], console)
     settings = [list(row.values()) for row in report["settings"]]
     console.print(_table("settings", ["setting", "value", "chosen by"], settings))
     sizes = ", ".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -10,11 +11,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 import trivet
-from llm import source
-from llm.errors import RequestError
+from llm import bound, source
+from llm.errors import OutputError, RequestError
 from llm.fetch import fetch
 from llm.model import Llama
 from llm.schedule import Scheduler
+from llm.timing import Times
 from llm.tokenizer import Tokenizer
 
 Setting = tuple[str, object, str]
@@ -54,8 +56,21 @@ def say(notes: Console, text: str) -> None:
     notes.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def start(options: SimpleNamespace, notes: Console) -> Engine:
-    """Loads the model, or fetches it first."""
+def save_lock(model: Llama, path: Path) -> str:
+    """Writes which implementation each site took; returns a sentence that says so.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    try:
+        model.plan.save_lock(path)
+    except OSError as error:
+        raise OutputError(f"the lock cannot be written: {error}") from error
+    return f"{path}: lock of {len(model.plan.sites)} sites, digest {model.plan.digest}"
+
+
+def start(options: SimpleNamespace, notes: Console, times: Times | None = None) -> Engine:
+    """Loads the model, or fetches it first; ``times`` takes the time of each call."""
     if options.threads:
         torch.set_num_threads(options.threads)
     path = options.model or fetch(lambda text: say(notes, text))
@@ -75,8 +90,11 @@ def start(options: SimpleNamespace, notes: Console) -> Engine:
             num_blocks=-(-options.cache_tokens // block_size),
             block_size=block_size,
             observe=options.observe,
+            times=times,
             advance=lambda: progress.advance(bar),
         )
+    if options.save_lock:
+        say(notes, save_lock(model, options.save_lock))
     scheduler = Scheduler(
         model.pool,
         max_batch=options.batch,
@@ -87,4 +105,7 @@ def start(options: SimpleNamespace, notes: Console) -> Engine:
     info = device.info
     where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
     name = path.name if path.is_dir() else path.stem
-    return Engine(name, model, scheduler, tokenizer, [where, dtype, block])
+    settings = [where, dtype, block, *bound.settings(model.plan)]
+    if options.strict:
+        settings.append(("strict", True, "command line"))
+    return Engine(name, model, scheduler, tokenizer, settings)

@@ -1,21 +1,23 @@
 """A timeline of a run as Chrome trace events, which Perfetto and chrome://tracing show.
 
 One track holds the steps; each request has a track with three spans inside one: queued, prefill
-and decode.
+and decode. Where calls are timed, each lies inside the span of its step.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from llm.errors import OutputError
 from llm.schedule import Model, Piece, Request
+from llm.timing import Span
 
 _PROCESS, _STEPS = 1, 0
+Setting = tuple[str, object, str]
 
 
 class Trace:
@@ -52,25 +54,46 @@ class Trace:
             times["end"] = end
         return tokens
 
-    def document(self, calls: list[dict[str, Any]]) -> dict[str, Any]:
-        """The whole trace; ``calls``: how often each implementation ran, as the model says."""
+    def document(
+        self, calls: list[dict[str, Any]], settings: list[Setting], timed: Iterable[Span] = ()
+    ) -> dict[str, Any]:
+        """The whole trace.
+
+        Args:
+            calls: How often each implementation ran and why, as the model says.
+            settings: Names, values, and who chose each.
+            timed: Single calls of sites.
+        """
         spans = len(self._events)
         self._name("steps", _STEPS)
         for track, (request, times) in enumerate(self._requests.items(), 1):
             self._name(f"request {track}", track)
             self._request(request, track, times)
+        operators = {row["site"]: row["operator"] for row in calls}
+        for call in timed:
+            facts = {"operator": operators[call.site], "implementation": call.implementation}
+            self._span(call.site, _STEPS, call.start, call.end, facts)
         events, self._events = self._events, self._events[:spans]
         counted = [row for row in calls if row["calls"] is not None]
-        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"sites": counted}}
+        chosen = [{"name": n, "value": v, "source": s} for n, v, s in settings]
+        other = {"sites": counted, "settings": chosen}
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
-    def write(self, path: Path, calls: list[dict[str, Any]]) -> None:
-        """Writes the trace.
+    def write(
+        self,
+        path: Path,
+        calls: list[dict[str, Any]],
+        settings: list[Setting] | None = None,
+        timed: Iterable[Span] = (),
+    ) -> None:
+        """Writes the trace; for the rest see ``document``.
 
         Raises:
             OutputError: The file cannot be written.
         """
+        text = json.dumps(self.document(calls, settings or [], timed))
         try:
-            path.write_text(json.dumps(self.document(calls)), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise OutputError(f"the trace cannot be written: {error}") from error
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import torch
 
+from llm import bound
 from llm.errors import RequestError
 from llm.protocol.asks import Defaults
 from llm.start import Engine
@@ -65,7 +66,8 @@ def serve(
             options.max_body,
             options.drain,
             {
-                "settings": {name: str(value) for name, value, _ in engine.settings},
+                "settings": {name: f"{value} ({who})" for name, value, who in engine.settings},
+                "sites": bound.by_site(engine.model.bound()),
                 "memory_bytes": engine.model.memory(),
                 "versions": {
                     "trivet": version("trivet"),

@@ -36,18 +36,25 @@ def health(
 
 
 def page(facts: dict[str, Any]) -> str:
-    """The same as a table."""
-    rows = "".join(
-        f"<tr><td>{html.escape(key)}</td><td>{html.escape(_words(value))}</td></tr>"
-        for key, value in facts.items()
+    """The same as a table, and one of the sites."""
+    rows = "".join(_row(key, _words(value)) for key, value in facts.items() if key != "sites")
+    sites = "".join(
+        _row(name, site["operator"], provider, why)
+        for name, site in facts.get("sites", {}).items()
+        for provider, why in site["implementations"].items()
     )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5>"
         f"<title>{html.escape(str(facts['model']))}</title><style>{_STYLE}</style>"
-        f"<h1>{html.escape(str(facts['model']))}</h1><table>{rows}</table>"
+        f"<h1>{html.escape(str(facts['model']))}</h1><table>{rows}</table><h2>what is bound</h2>"
+        f"<table>{_row('site', 'operator', 'implementation', 'why')}{sites}</table>"
         "<p>POST /v1/chat/completions, POST /v1/completions, GET /v1/models, "
         "<a href=/health>/health</a>, <a href=/metrics>/metrics</a></p></html>"
     )
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
 def _words(value: Any) -> str:

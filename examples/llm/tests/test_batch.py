@@ -181,3 +181,7 @@ def test_what_ran_is_shown_at_the_end(call):
     call([{"prompt": "a"}], "--observe")
     assert "what ran" in call.shown
     assert "rotary_kv" in call.shown
+    call.target.unlink()
+    call([{"prompt": "a"}], "--time")
+    assert "what ran" not in call.shown
+    assert "where the time of the steps went" in call.shown

@@ -88,6 +88,65 @@ def test_observation_counts_every_site(path):
     assert calls["embed"] == calls["norm"] == calls["head"] == calls["sample"] == 3
     assert calls["qkv"] == calls["attention"] == calls["rotary_kv"] == 2 * 3
     assert calls["add_norm"] == 4 * 3
+    (row,) = (r for r in report["calls"] if r["site"] == "attention")
+    assert (row["operator"], row["form"]) == ("paged_attention", "functional")
+    assert row["why"] == "first in the order of its package"
+    assert "time" not in report
+
+
+def test_a_site_that_somebody_moved_to_the_reference_says_who(path, monkeypatch):
+    monkeypatch.setenv("TRIVET_PROVIDERS", "paged_attention=reference")
+    shown = call("--model", path, "--observe", "--max-tokens", 2, "--prompt", "a").stdout
+    reason = "preferred by TRIVET_PROVIDERS paged_attention"
+    assert f"  attention, trivet explain paged_attention: {reason}\n" in shown
+    report = answers("--model", path, "--max-tokens", 1, "--strict")
+    assert {"name": "strict", "value": True, "source": "command line"} in report["settings"]
+    assert {
+        "name": "trivet.providers",
+        "value": "paged_attention=reference",
+        "source": "TRIVET_PROVIDERS",
+    } in report["settings"]
+
+
+def test_times_are_taken_where_they_are_asked_for(path, tmp_path):
+    trace = tmp_path / "t.json"
+    given = ("--model", path, "--max-tokens", 3, "--prompt", "a")
+    report = answers(*given, "--time", "--trace", trace)
+    assert report["results"] == answers(*given)["results"]
+    times = report["time"]
+    assert sum(row["share"] for row in times) == pytest.approx(1)
+    assert [row["seconds"] for row in times] == sorted((r["seconds"] for r in times), reverse=True)
+    ran = {row["site"]: row["calls"] for row in times}
+    assert ran["attention"] == 2 * 3
+    assert ran["(engine)"] is None
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    steps = [e for e in events if e["name"] == "step"]
+    calls = [e for e in events if e["name"] == "attention"]
+    assert [c["args"]["operator"] for c in calls] == ["paged_attention"] * 6
+    for call in calls:
+        inside = [s for s in steps if s["ts"] <= call["ts"] <= s["ts"] + s["dur"]]
+        assert len(inside) == 1
+
+
+def test_a_lock_is_written_and_holds_the_next_run(path, tmp_path, monkeypatch):
+    lock = tmp_path / "lock.json"
+    given = ("--model", path, "--max-tokens", 1)
+    said = call(*given, "--save-lock", lock).stderr
+    assert said.startswith(f"{lock}: lock of 14 sites, digest ")
+    monkeypatch.setenv("TRIVET_LOCK", str(lock))
+    chosen = {s["name"]: s["source"] for s in answers(*given)["settings"]}
+    assert chosen["trivet.lock"] == "TRIVET_LOCK"
+    monkeypatch.setenv("TRIVET_FORBID", "paged_attention=cpu/vec")
+    error = refused(*given)
+    assert error.startswith("error: the lock and this process differ in 1 field(s)\n")
+    assert "sites.attention.choices: locked " in error
+    assert "restore what changed, or write a new lock" in error
+
+
+def test_a_lock_that_cannot_be_written_is_one_clear_error(path, tmp_path):
+    where = tmp_path / "no" / "lock.json"
+    error = refused("--model", path, "--max-tokens", 1, "--save-lock", where)
+    assert error.startswith("error: the lock cannot be written: ")
 
 
 def test_every_promise_to_the_plan_holds(path, monkeypatch):

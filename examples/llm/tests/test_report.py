@@ -7,19 +7,26 @@ from rich.console import Console
 
 from llm import report
 from llm.schedule import Request
+from llm.timing import shares
 
 FOREIGN = "[/red] [bold]x"
 
 
-def shown(*calls, reason=FOREIGN):
+def row(site, implementation, calls, why="it is fast"):
+    named = {"site": site, "operator": "rms_norm", "form": "functional"}
+    return named | {"implementation": implementation, "calls": calls, "why": why}
+
+
+def shown(*calls, reason=FOREIGN, **more):
     console = Console(file=io.StringIO(), width=200)
     given = {
         "settings": [{"name": "device", "value": reason, "source": reason}],
-        "calls": [{"site": s, "implementation": i, "calls": n} for s, i, n in calls],
+        "calls": [row(*call) for call in calls],
         "memory": {"weights": 5_000_000, "kv_cache": 1_600_000},
         "load_seconds": 1.0,
         "first_token_seconds": 0.1,
         "tokens_per_second": 9.0,
+        **more,
     }
     report.show(given, console)
     return console.file.getvalue()
@@ -42,6 +49,7 @@ def streamed(prompts, finishes):
 def test_foreign_text_is_shown_and_never_read_as_markup():
     text = shown((FOREIGN, FOREIGN, 1), (FOREIGN, FOREIGN, 2))
     assert text.count(FOREIGN) == 6
+    assert shown((FOREIGN, "reference", 1, FOREIGN)).count(FOREIGN) == 6
     assert shown((FOREIGN, FOREIGN, None)).count(FOREIGN) == 4
 
 
@@ -65,6 +73,29 @@ def test_sites_on_the_reference_are_counted_once(count):
     calls = ("a", "reference", count), ("a", "vendor/vec", count), ("b", "vendor/vec", count)
     assert "1 of 2 sites run on the reference of trivet" in shown(*calls)
     assert "reference" not in shown(*calls[1:])
+
+
+@pytest.mark.parametrize("count", [None, 3])
+def test_a_site_on_the_reference_says_why_and_what_to_ask(count):
+    text = shown(("a", "reference", count, "preferred by FILE"), ("b", "vendor/vec", count))
+    assert "  a, trivet explain rms_norm: preferred by FILE\n" in text
+    assert "  b," not in text
+
+
+def test_operator_form_and_reason_stand_beside_the_counts():
+    changed = row("norm", "vendor/vec", 7) | {"form": "inplace"}
+    console = Console(file=io.StringIO(), width=200)
+    report.show_calls([changed], console)
+    assert "rms_norm, inplace" in console.file.getvalue()
+    assert "it is fast" in console.file.getvalue()
+
+
+def test_time_is_shown_with_share_and_mean():
+    ran = [row("norm", "vendor/vec", 3) | {"seconds": 0.75}]
+    text = shown(("norm", "vendor/vec", 3), time=shares(ran, 1.0))
+    (line,) = (line.split() for line in text.splitlines() if "75.0%" in line)
+    assert line == ["norm", "rms_norm", "vendor/vec", "3", "750.0", "75.0%", "250000.0"]
+    assert "(engine)" in text
 
 
 def test_each_prompt_stands_before_its_answer():

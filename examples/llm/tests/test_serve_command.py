@@ -31,6 +31,12 @@ def test_it_serves_until_it_is_told_to_stop(tiny, tmp_path):
             assert first["seed"] == 4
             assert first["usage"]["completion_tokens"] <= 8
             facts = httpx2.get(where + "/health").json()
+            assert facts["sites"]["attention"] == {
+                "operator": "paged_attention",
+                "form": "functional",
+                "implementations": {"cpu/vec": "first in the order of its package"},
+            }
+            assert "paged_attention" in httpx2.get(where).text
             assert facts["cache"]["blocks_free"] == facts["cache"]["blocks"] > 0
             child.send_signal(signal.SIGTERM)
             assert child.wait(20) == 0

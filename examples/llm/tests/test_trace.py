@@ -7,8 +7,12 @@ import pytest
 
 from llm.errors import OutputError
 from llm.schedule import Scheduler, generate
+from llm.timing import Span
 from llm.trace import Trace
 from trivet.memory import KvBlocks
+
+CALLS = {"site": "norm", "operator": "rms_norm", "implementation": "x", "calls": 4}
+TIMED = [Span("norm", "x", 3.0, 5.0)]
 
 
 class Model:
@@ -25,7 +29,7 @@ def document(tmp_path):
         trace.submitted(plan.submit(prompt, 3))
     list(generate(trace, plan))
     path = tmp_path / "trace.json"
-    trace.write(path, [{"site": "norm", "implementation": "x", "calls": 4}])
+    trace.write(path, [CALLS], [("device", "cpu:0", "a file")], TIMED)
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -55,7 +59,16 @@ def test_each_request_has_its_three_parts_inside_one_span(document):
 def test_tracks_have_names_and_sites_have_totals(document):
     named = [e["args"]["name"] for e in document["traceEvents"] if e["ph"] == "M"]
     assert named == ["steps", "request 1", "request 2", "request 3"]
-    assert document["otherData"]["sites"] == [{"site": "norm", "implementation": "x", "calls": 4}]
+    assert document["otherData"]["sites"] == [CALLS]
+    assert document["otherData"]["settings"] == [
+        {"name": "device", "value": "cpu:0", "source": "a file"}
+    ]
+
+
+def test_timed_calls_lie_on_the_track_of_the_steps(document):
+    (call,) = (e for e in spans(document, 0) if e["name"] == "norm")
+    assert call["args"] == {"operator": "rms_norm", "implementation": "x"}
+    assert (call["ts"], call["dur"]) == (3e6, 2e6)
 
 
 def test_a_trace_that_cannot_be_written_is_one_clear_error(tmp_path):

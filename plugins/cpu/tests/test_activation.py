@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu import activation
+from trivet_cpu.compiled import activation
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 

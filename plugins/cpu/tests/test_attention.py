@@ -5,7 +5,7 @@ import torch
 
 from trivet.errors import DomainError
 from trivet_cpu import isa
-from trivet_cpu.attention import paged_attention, paged_attention_out
+from trivet_cpu.compiled.attention import paged_attention, paged_attention_out
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 # (keys, queries) of each sequence: decode, empty, prefill with and without a past, a chunk edge,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trivet_cpu import isa
-from trivet_cpu._library import KERNELS, library
+from trivet_cpu.kernel_library import KERNELS, library
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -173,9 +173,9 @@ RAISE = """
 import torch
 from trivet.errors import DomainError
 from trivet_cpu import isa
-from trivet_cpu._library import library
-from trivet_cpu.attention import paged_attention
-from trivet_cpu.norm import rms_norm
+from trivet_cpu.kernel_library import library
+from trivet_cpu.compiled.attention import paged_attention
+from trivet_cpu.compiled.norm import rms_norm
 assert "ziglang" in library().note, library().note
 for level in isa.levels():
     with isa.using(level):

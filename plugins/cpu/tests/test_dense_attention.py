@@ -5,8 +5,8 @@ import torch
 
 from trivet.errors import DomainError
 from trivet_cpu import isa
-from trivet_cpu.attention import attention, paged_attention
-from trivet_cpu.dense_attention import attention_torch, attention_torch_masked
+from trivet_cpu.compiled.attention import attention, paged_attention
+from trivet_cpu.on_torch.dense_attention import attention_torch, attention_torch_masked
 
 F32, BF16 = torch.float32, torch.bfloat16
 # batch, queries, keys, kv heads, group, head_dim: square, cross, more queries than keys, decode

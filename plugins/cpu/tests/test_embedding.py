@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trivet_cpu.embedding import embedding
-from trivet_cpu.greedy_sampling import sample_token
+from trivet_cpu.on_torch.embedding import embedding
+from trivet_cpu.on_torch.greedy_sampling import sample_token
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -5,8 +5,9 @@ import torch
 
 import trivet
 from trivet.errors import DomainError
-from trivet_cpu import grid, isa, linear
-from trivet_cpu._library import library
+from trivet_cpu import isa
+from trivet_cpu.kernel_library import library
+from trivet_cpu.on_torch import grid, linear
 
 pytestmark = pytest.mark.skipif(bool(library().reason), reason=f"not_run: {library().reason}")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu.kv_cache import kv_cache_write
+from trivet_cpu.compiled.kv_cache import kv_cache_write
 
 
 def by_hand(k, v, k_cache, v_cache, slots):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu import layer_norm
+from trivet_cpu.compiled import layer_norm
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 

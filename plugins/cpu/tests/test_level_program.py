@@ -18,7 +18,7 @@ import torch
 
 from trivet.catalogue import operators
 from trivet_cpu import isa
-from trivet_cpu._library import KERNELS
+from trivet_cpu.kernel_library import KERNELS
 
 HERE = Path(__file__).resolve().parent
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -220,7 +220,7 @@ def test_the_program_gives_the_bits_of_the_library(program, randn):
     if program.level not in isa.levels():
         assert program.level == "neon"
         return
-    from trivet_cpu.norm import rms_norm
+    from trivet_cpu.compiled.norm import rms_norm
 
     x, weight = randn(5, 999), randn(999)
     with isa.using(program.level):

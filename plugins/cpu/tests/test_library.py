@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from trivet.errors import DomainError, PluginBroken
-from trivet_cpu import _library, isa
-from trivet_cpu._library import KERNELS, Library, library, refuse
+from trivet_cpu import isa, kernel_library
+from trivet_cpu.kernel_library import KERNELS, Library, library, refuse
 from trivet_cpu.machine import this_machine
 
 
 @pytest.fixture
 def unloaded(monkeypatch):
     """A library that was not loaded yet; the real one comes back afterwards."""
-    monkeypatch.setattr(_library, "library", _library.cache(library.__wrapped__))
+    monkeypatch.setattr(kernel_library, "library", kernel_library.cache(library.__wrapped__))
     return monkeypatch
 
 
@@ -49,7 +49,7 @@ def test_a_level_that_does_not_exist_is_refused():
     before = isa.level()
     for number in (-1, 3, -(2**32), 2**32, 2**62):
         with pytest.raises(RuntimeError, match="not compiled or cannot run"):
-            _library.op("set_isa")(number)
+            kernel_library.op("set_isa")(number)
     assert isa.level() == before
 
 
@@ -58,7 +58,7 @@ def test_levels_compute_with_other_instructions(randn):
     if len(isa.levels()) == 1:
         assert isa.levels()[0] in {"baseline", "neon"}
         return
-    from trivet_cpu.norm import rms_norm
+    from trivet_cpu.compiled.norm import rms_norm
 
     x, weight, results = randn(64, 4096), randn(4096), []
     for name in isa.levels():
@@ -68,30 +68,30 @@ def test_levels_compute_with_other_instructions(randn):
 
 
 def test_the_record_is_missing(unloaded, tmp_path):
-    unloaded.setattr(_library, "RECORD", tmp_path / "none.json")
-    assert _library.library() == Library({}, "the package was not built")
-    assert "not built" in _library.library().note
+    unloaded.setattr(kernel_library, "RECORD", tmp_path / "none.json")
+    assert kernel_library.library() == Library({}, "the package was not built")
+    assert "not built" in kernel_library.library().note
 
 
 def test_the_build_had_no_compiler(unloaded, tmp_path):
     record = tmp_path / "_build.json"
     record.write_text(json.dumps({"built": False, "reason": "no compiler"}))
-    unloaded.setattr(_library, "RECORD", record)
-    found = _library.library()
+    unloaded.setattr(kernel_library, "RECORD", record)
+    found = kernel_library.library()
     assert found.reason == "no compiler"
     assert found.path is None
     assert "no compiler" in found.note
     with pytest.raises(PluginBroken, match="no compiler"):
-        _library.op("rms_norm")
+        kernel_library.op("rms_norm")
 
 
 def test_the_file_does_not_load(unloaded, tmp_path):
     record = tmp_path / "_build.json"
     record.write_text(json.dumps({**library().record, "library": "broken.so"}))
     (tmp_path / "broken.so").write_bytes(b"no library")
-    unloaded.setattr(_library, "RECORD", record)
-    unloaded.setattr(_library, "PACKAGE", tmp_path)
-    assert "broken.so does not load" in _library.library().reason
+    unloaded.setattr(kernel_library, "RECORD", record)
+    unloaded.setattr(kernel_library, "PACKAGE", tmp_path)
+    assert "broken.so does not load" in kernel_library.library().reason
 
 
 def test_loaded_library_says_how_it_was_built():
@@ -113,6 +113,6 @@ def test_refusals_become_domain_errors_and_nothing_else_does():
 
 
 def test_sources_name_existing_files():
-    for name in _library.sources("norm.h", "norm_op.h"):
-        assert (KERNELS.parent / name).is_file()
-    assert library().path.name in _library.sources()
+    for name in kernel_library.sources("norm.h", "norm_op.h"):
+        assert (KERNELS.parent / "compiled" / name).is_file()
+    assert f"../{library().path.name}" in kernel_library.sources()

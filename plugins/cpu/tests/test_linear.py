@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu import linear, linear_facts
 from trivet_cpu.machine import this_machine
+from trivet_cpu.on_torch import linear, linear_facts
 
 F32, BF16 = torch.float32, torch.bfloat16
 PACKED = {F32: linear.linear_packed_float32}

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from trivet.errors import DomainError, OutOfMemory
-from trivet_cpu import activation, attention, kv_cache, norm, rotary
+from trivet_cpu.compiled import activation, attention, kv_cache, norm, rotary
 
 IN_A_CHILD = """
 import torch
 from trivet.errors import DomainError
-from trivet_cpu import activation, kv_cache, norm, rotary
+from trivet_cpu.compiled import activation, kv_cache, norm, rotary
 
 B, T = 40, 3000
 

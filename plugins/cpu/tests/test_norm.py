@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu import norm
+from trivet_cpu.compiled import norm
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TYPES = list(itertools.product((F32, BF16, F16), repeat=2))

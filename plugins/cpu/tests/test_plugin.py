@@ -7,11 +7,19 @@ import pytest
 import torch
 
 import trivet
-from trivet_cpu import linear, norm, plugin
-from trivet_cpu._library import Library, library
+from trivet_cpu import compiled, on_torch, plugin
+from trivet_cpu.compiled import norm
+from trivet_cpu.kernel_library import Library, library
 from trivet_cpu.machine import _architectures, this_machine
+from trivet_cpu.on_torch import linear
 
 PROPERTIES = {"deterministic", "batch_invariant"}
+ORDER = {
+    "attention@1": ["torch", "torch-masked", "vec"],
+    "linear_packed@1": ["grid", "onednn", "onednn-bf16", "onednn-widened", "torch"],
+    "sample_token@1": ["vec", "torch"],
+}
+"""Where there are several: every name that some machine offers, as they are preferred."""
 
 
 @pytest.fixture
@@ -59,9 +67,33 @@ def test_every_implementation_is_accepted(dev):
 
 def test_without_kernels_torch_and_the_references_remain(monkeypatch):
     monkeypatch.setattr(plugin, "library", lambda: Library({}, "not built"))
-    names = {f.__module__ for f in plugin.trivet_implementations(this_machine())}
-    always = ("dense_attention", "greedy_sampling", "linear", "embedding")
-    assert names == {f"trivet_cpu.{n}" for n in always}
+    found = plugin.trivet_implementations(this_machine())
+    assert {f.__module__.rpartition(".")[0] for f in found} == {on_torch.__name__}
+    targets = {claim.target.partition("@")[0] for f in found for claim in f.__trivet__}
+    assert targets == {"attention", "embedding", "linear", "linear_packed", "sample_token"}
+
+
+def test_the_order_of_several_providers_is_the_one_written_down():
+    found: dict[str, list[str]] = {}
+    for function in plugin.trivet_implementations(this_machine()):
+        for claim in function.__trivet__:
+            found.setdefault(claim.target, []).append(claim.name)
+    several = {target: names for target, names in found.items() if len(names) > 1}
+    here = {t: [name for name in names if name in found[t]] for t, names in ORDER.items()}
+    assert several == here, "one more provider of an operator, or another order, stands in ORDER"
+
+
+@pytest.mark.parametrize("folder", [compiled, on_torch])
+def test_a_new_module_is_found_by_itself(folder, tmp_path, monkeypatch):
+    (tmp_path / "zzz_new.py").write_text(
+        "from trivet.contracts import implements\n"
+        '@implements("silu@1", name="new")\n'
+        "def silu(x): return x\n"
+    )
+    monkeypatch.setattr(folder, "__path__", [*folder.__path__, str(tmp_path)])
+    found = plugin.trivet_implementations(this_machine())
+    monkeypatch.delitem(sys.modules, f"{folder.__name__}.zzz_new")
+    assert [c.name for f in found for c in f.__trivet__ if c.target == "silu@1"][-1] == "new"
 
 
 def test_an_engine_holds_the_kernel_itself(dev):
@@ -105,22 +137,25 @@ def test_the_packed_product_is_chosen_by_rows(dev):
         torch.testing.assert_close(step.head(x, pack, 96), x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
-def test_properties_are_declared_where_they_are_tested():
+def test_properties_are_declared_where_a_module_promises_them():
     for function in plugin.trivet_implementations(this_machine()):
+        module = sys.modules[function.__module__]
+        folder = sys.modules[module.__name__.rpartition(".")[0]]
+        promised = getattr(module, "PROMISES", folder.PROMISES)
         for claim in function.__trivet__:
-            kernels_or_copies = claim.name == "vec" or function.__module__.endswith(
-                ("embedding", "greedy_sampling")
-            )
             declared = claim.properties & PROPERTIES
-            assert declared == (PROPERTIES if kernels_or_copies else set()), claim.target
+            assert declared == promised, (
+                f"{claim.target} by {claim.name} declares {sorted(declared)}, its module or folder "
+                f"promises {sorted(promised)}: declare them, or write PROMISES in {module.__name__}"
+            )
             assert "graph_safe" not in claim.properties  # there is no graph to capture into
 
 
 def test_importing_the_hooks_is_cheap_and_loads_no_kernel():
     code = (
         "import sys, torch, trivet_cpu.plugin\n"
-        "assert 'trivet_cpu.norm' not in sys.modules\n"
-        "from trivet_cpu._library import library\n"
+        "assert 'trivet_cpu.compiled.norm' not in sys.modules\n"
+        "from trivet_cpu.kernel_library import library\n"
         "assert library.cache_info().currsize == 0\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu import norm
-from trivet_cpu.qk_norm import qk_rms_norm, qk_rms_norm_
+from trivet_cpu.compiled import norm
+from trivet_cpu.compiled.qk_norm import qk_rms_norm, qk_rms_norm_
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TYPES = list(itertools.product((F32, BF16, F16), repeat=2))

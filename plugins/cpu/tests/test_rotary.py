@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu import rotary
+from trivet_cpu.compiled import rotary
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 CASES = [(64, 32), (128, 64), (80, 20), (128, 16), (48, 24), (6, 3), (576, 280), (8, 0)]

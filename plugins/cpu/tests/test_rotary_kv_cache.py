@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from trivet.errors import DomainError
-from trivet_cpu.kv_cache import kv_cache_write
-from trivet_cpu.rotary import rotary_embedding_
-from trivet_cpu.rotary_kv_cache import rotary_kv_cache_write
+from trivet_cpu.compiled.kv_cache import kv_cache_write
+from trivet_cpu.compiled.rotary import rotary_embedding_
+from trivet_cpu.compiled.rotary_kv_cache import rotary_kv_cache_write
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 HEADS, KV = 6, 2

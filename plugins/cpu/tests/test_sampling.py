@@ -7,14 +7,14 @@ import torch
 
 from trivet.catalogue import operators
 from trivet.errors import DomainError
-from trivet_cpu import greedy_sampling
-from trivet_cpu.sampling import (
+from trivet_cpu.compiled.sampling import (
     penalize_logits,
     penalize_logits_,
     penalize_logits_out,
     sample_token,
     sample_token_part,
 )
+from trivet_cpu.on_torch import greedy_sampling
 
 OPS = operators()
 LIMITS = [

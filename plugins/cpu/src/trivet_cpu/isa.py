@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from trivet.errors import DomainError
-from trivet_cpu._library import LEVELS, op, refuse
+from trivet_cpu.kernel_library import LEVELS, op, refuse
 
 
 def level() -> str:

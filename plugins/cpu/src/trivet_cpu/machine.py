@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from trivet.contracts import DeviceInfo
-from trivet_cpu._library import library
+from trivet_cpu.kernel_library import library
 
 _NAMED: Final = (
     "avx2",

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from trivet.contracts import DeviceInfo
-from trivet_cpu._library import library
+from trivet_cpu import compiled, on_torch
+from trivet_cpu.kernel_library import library
 from trivet_cpu.machine import this_machine
-
-BEFORE_KERNELS: Final = ("dense_attention",)
-KERNELS: Final = (
-    "activation",
-    "attention",
-    "kv_cache",
-    "layer_norm",
-    "norm",
-    "qk_norm",
-    "rotary",
-    "rotary_kv_cache",
-    "sampling",
-)
-AFTER: Final = ("linear", "embedding", "greedy_sampling")
-"""Modules of implementations, in the order in which they are preferred; none lists its functions
-twice."""
 
 
 def trivet_probe() -> bool | str:
@@ -39,11 +25,19 @@ def trivet_devices() -> Sequence[DeviceInfo]:
 
 
 def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
-    """Torch where it is faster, the kernels where they were built, then torch for the rest."""
+    """The kernels where they were built, then torch; first of all torch where it says so."""
     del device
-    kernels = () if library().reason else KERNELS
-    modules = [import_module(f"trivet_cpu.{n}") for n in (*BEFORE_KERNELS, *kernels, *AFTER)]
-    return [function for module in modules for function in offered(module)]
+    torch = modules(on_torch)
+    kernels = [] if library().reason else modules(compiled)
+    first = [m for m in torch if getattr(m, "BEFORE_COMPILED", False)]
+    rest = [m for m in torch if m not in first]
+    return [function for m in (*first, *kernels, *rest) for function in offered(m)]
+
+
+def modules(folder: ModuleType) -> list[ModuleType]:
+    """The modules of a folder, imported, by name: a new file is found by itself."""
+    names = sorted(m.name for m in iter_modules(folder.__path__))
+    return [import_module(f"{folder.__name__}.{name}") for name in names]
 
 
 def offered(module: ModuleType) -> Sequence[Callable[..., Any]]:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from trivet.contracts import Term, dtype, equal, implements, rows
 from trivet.errors import DomainError
-from trivet_cpu._library import op, refuse, sources
 from trivet_cpu.isa import FLOATS
+from trivet_cpu.kernel_library import op, refuse, sources
 
 _SOURCES: Final = sources("norm.h", "norm_op.h", "qk_norm_op.h")
 _q = op("q_norm")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from trivet.contracts import implements
+
+PROMISES: Final = frozenset({"deterministic", "batch_invariant"})  # it copies rows
 
 
 @implements("embedding@1", name="torch", deterministic=True, batch_invariant=True)

@@ -7,7 +7,7 @@ from typing import Final
 from torch import Tensor
 
 from trivet.contracts import Term, contiguous, equal, implements, one_of, rows
-from trivet_cpu._library import op, refuse, refuse_layout, sources
+from trivet_cpu.kernel_library import op, refuse, refuse_layout, sources
 
 _write = op("kv_cache_write")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from trivet.contracts import absent, implements
 from trivet.errors import DomainError
+
+PROMISES: Final = frozenset({"deterministic", "batch_invariant"})  # it compares numbers of one row
 
 
 @implements(

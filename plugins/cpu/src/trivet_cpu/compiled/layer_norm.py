@@ -7,8 +7,8 @@ from typing import Final
 from torch import Tensor
 
 from trivet.contracts import Term, dtype, implements, rows
-from trivet_cpu._library import op, refuse, sources
 from trivet_cpu.isa import FLOATS
+from trivet_cpu.kernel_library import op, refuse, sources
 
 _SOURCES: Final = sources("layer_norm.h", "layer_norm_op.h")
 _layer_norm = op("layer_norm")

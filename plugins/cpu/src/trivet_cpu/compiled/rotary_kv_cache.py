@@ -7,9 +7,9 @@ from typing import Final
 from torch import Tensor
 
 from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of, rows
-from trivet_cpu._library import op, refuse, refuse_layout, sources
+from trivet_cpu.compiled.rotary import interleaved
 from trivet_cpu.isa import FLOATS
-from trivet_cpu.rotary import interleaved
+from trivet_cpu.kernel_library import op, refuse, refuse_layout, sources
 
 _write = op("rotary_kv_cache_write")
 

@@ -101,10 +101,13 @@ def op(name: str) -> Callable[..., Any]:
 
 
 def sources(*names: str) -> tuple[str, ...]:
-    """The files that a family's kernels are made of, its own and the shared ones."""
+    """The files that a family's kernels are made of, its own and the shared ones.
+
+    As a module of a folder of this package names them, ``compiled/`` for one.
+    """
     path = library().path
-    compiled = () if path is None else (path.name,)
-    return (*(f"kernels/{n}" for n in (*names, *_SHARED)), *compiled)
+    built = () if path is None else (path.name,)
+    return tuple(f"../{n}" for n in (*(f"kernels/{n}" for n in (*names, *_SHARED)), *built))
 
 
 def refuse(error: RuntimeError) -> NoReturn:

@@ -7,8 +7,8 @@ from typing import Final
 from torch import Tensor
 
 from trivet.contracts import Term, dtype, equal, implements, rows
-from trivet_cpu._library import op, refuse, sources
 from trivet_cpu.isa import FLOATS
+from trivet_cpu.kernel_library import op, refuse, sources
 
 _SOURCES: Final = sources("norm.h", "norm_op.h")
 _rms_norm, _rms_norm_prefix = op("rms_norm"), op("rms_norm_prefix")

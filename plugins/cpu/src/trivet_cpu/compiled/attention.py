@@ -8,8 +8,8 @@ from torch import Tensor
 
 from trivet.contracts import Term, absent, contiguous, dtype, equal, implements, one_of, rows
 from trivet.errors import DomainError
-from trivet_cpu._library import op, refuse, refuse_layout, sources
 from trivet_cpu.isa import FLOATS
+from trivet_cpu.kernel_library import op, refuse, refuse_layout, sources
 
 _SOURCES: Final = sources("attention.h", "attention_op.h")
 _attention = op("paged_attention")

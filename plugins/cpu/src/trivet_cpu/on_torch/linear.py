@@ -14,10 +14,10 @@ from torch import Tensor
 
 from trivet.contracts import Term, between, dtype, equal, feature, implements
 from trivet.errors import DomainError
-from trivet_cpu import grid
-from trivet_cpu._library import library, op, refuse, sources
-from trivet_cpu.linear_facts import Rows, facts_for
+from trivet_cpu.kernel_library import library, op, refuse, sources
 from trivet_cpu.machine import this_machine
+from trivet_cpu.on_torch import grid
+from trivet_cpu.on_torch.linear_facts import Rows, facts_for
 
 FACTS: Final = facts_for(this_machine().features)
 """What was measured for the processor that runs this process."""

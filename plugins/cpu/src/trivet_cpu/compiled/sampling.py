@@ -9,8 +9,8 @@ from torch import Tensor
 
 from trivet.contracts import Term, contiguous, dtype, implements, present
 from trivet.errors import DomainError
-from trivet_cpu._library import op, refuse, sources
 from trivet_cpu.isa import FLOATS
+from trivet_cpu.kernel_library import op, refuse, sources
 
 _SOURCES: Final = sources("philox.h", "sampling.h", "sampling_op.h")
 _sample = op("sample_token")

@@ -1,0 +1,13 @@
+"""Implementations over torch and oneDNN, used on any machine.
+
+Every module here is found by itself. What is compiled comes before it; a module that was measured
+to be faster where both take a call says ``BEFORE_COMPILED = True``, beside what was measured.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROMISES: Final[frozenset[str]] = frozenset()
+"""What each implementation here declares: nothing, as torch chooses a product by the number of rows
+and of threads; a module that copies or compares alone says ``PROMISES`` itself."""
