@@ -19,7 +19,10 @@ ROW = re.compile(r"^\| `([^`]+)` \| (\w+) \|", re.MULTILINE)
 PROMISES = {"stable", "provisional", "internal"}
 
 CLASSES = {"trivet.Device": Device, "Plan": Plan, "Step": Step, "Handle": Handle}
-MADE = {"Plan": {"at", "mode", "sites"}, "Handle": {"site", "packs", "implementations", "source"}}
+MADE = {
+    "Plan": {"at", "mode", "settings", "sites"},
+    "Handle": {"site", "packs", "implementations", "source"},
+}
 """Attributes that instances alone have."""
 
 PAGES = dict(SECTION.findall(PAGE.read_text(encoding="utf-8")))

@@ -19,6 +19,7 @@ from trivet.binding.ops import Ops
 from trivet.catalogue import operators
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
+from trivet.contracts.names import need_names
 from trivet.contracts.signature import REQUIRED
 from trivet.errors import UnknownName
 from trivet.plugins import Report, discover
@@ -224,15 +225,9 @@ class Device:
         return self._binder.providers()
 
 
-def _is_mapping(given: object) -> bool:
-    return isinstance(given, Mapping)
-
-
 def _check_arguments(choice: Choice, arguments: Mapping[str, Any]) -> None:
     """Refuses arguments of ``explain`` that are no call."""
-    if not _is_mapping(arguments):
-        msg = f"arguments are a mapping from names, not {arguments!r}"
-        raise UnknownName(msg, fix='write {"x": x, ...}')
+    need_names(arguments, "arguments are a mapping from names", 'write {"x": x, ...}')
     op, names = choice.operator, {*choice.operator.parameters}
     names |= {"out"} if choice.form == "out" else set()
     if unknown := sorted(set(arguments) - names):

@@ -7,6 +7,7 @@ attributes, so a new class brings its own page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -19,6 +20,10 @@ class TrivetError(Exception):
     code: ClassVar[str] = "trivet"
     cause: ClassVar[str] = "See the subclass."
     command: ClassVar[str] = "trivet doctor"
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, what: str, *, fix: str = "") -> None:
         self.what = what
@@ -39,35 +44,30 @@ class TrivetError(Exception):
 class PluginError(TrivetError):
     """A plugin could not be used."""
 
-    code = "plugin"
     cause = "A vendor package is missing, does not fit this core, or fails while it loads."
 
 
 class PluginNotFound(PluginError):
     """A device or plugin was asked for by a name that no installed distribution offers."""
 
-    code = "plugin-not-found"
     cause = "The vendor package is not installed here, or the name is misspelt."
 
 
 class AmbiguousDevice(PluginError):
     """``auto`` found two devices that are equally entitled."""
 
-    code = "ambiguous-device"
     cause = "Two vendor packages both say that their hardware is present."
 
 
 class PluginIncompatible(PluginError):
     """A plugin was built for another range of contract versions; its code was not imported."""
 
-    code = "plugin-incompatible"
     cause = "Core and vendor package are of different generations."
 
 
 class PluginBroken(PluginError):
     """A plugin is installed but cannot do what it says (import, hook, missing hardware)."""
 
-    code = "plugin-broken"
     cause = "The vendor package raises while it is imported, probed or started."
 
 
@@ -77,7 +77,6 @@ class PluginBroken(PluginError):
 class OperatorError(TrivetError):
     """Something about an operator, its implementations or its arguments is wrong."""
 
-    code = "operator"
     cause = "A declaration, an implementation or a call does not fit."
     command = "trivet ops"
 
@@ -85,28 +84,24 @@ class OperatorError(TrivetError):
 class UnknownName(OperatorError, AttributeError):
     """An operator, provider, dim, argument or site of that name does not exist."""
 
-    code = "unknown-name"
     cause = "A misspelt name; the near misses are listed."
 
 
 class DeclarationError(OperatorError):
     """An operator, an implementation or a domain is declared in a way that cannot be right."""
 
-    code = "declaration"
     cause = "A dim, dtype or effect in the declaration contradicts the signature."
 
 
 class SignatureDrift(OperatorError):
     """An implementation's names, order, defaults or version differ from the operator's."""
 
-    code = "signature-drift"
     cause = "The vendor package was written for another version of the operator."
 
 
 class DomainError(OperatorError, ValueError):
     """An implementation was called with arguments outside its declared domain."""
 
-    code = "domain"
     cause = "A kernel was called directly, or a promised fact was not true."
     command = "trivet explain OPERATOR"
 
@@ -114,7 +109,6 @@ class DomainError(OperatorError, ValueError):
 class NoImplementation(OperatorError):
     """No implementation may run this operator here; the trace says why for each."""
 
-    code = "no-implementation"
     cause = "Strict mode refuses the reference, or an order list forbids what would fit."
     command = "trivet explain OPERATOR"
 
@@ -127,7 +121,6 @@ class NoImplementation(OperatorError):
 class ContractBroken(OperatorError):
     """An implementation did something that its operator's declaration excludes."""
 
-    code = "contract-broken"
     cause = "A kernel writes an input, aliases an output, or returns another shape or dtype."
     command = "trivet-conformance run --plugin NAME"
 
@@ -139,14 +132,12 @@ class ContractBroken(OperatorError):
 class PromiseBroken(OperatorError):
     """A fact promised to ``bind`` or ``plan`` was not true of a call (``TRIVET_CHECK=1``)."""
 
-    code = "promise-broken"
     cause = "The engine binds with facts that do not hold for every call of that site."
 
 
 class GradUnsupported(OperatorError):
     """A forward-only implementation was given an input that requires grad."""
 
-    code = "grad-unsupported"
     cause = "Inference kernels run outside torch.no_grad() or torch.inference_mode()."
 
 
@@ -156,14 +147,12 @@ class GradUnsupported(OperatorError):
 class ConfigError(TrivetError):
     """A configuration file or environment variable is not understood."""
 
-    code = "config"
     cause = "An unknown key or variable, or a value that cannot be parsed."
 
 
 class LockMismatch(TrivetError):
     """What would be chosen now differs from what the lock file recorded."""
 
-    code = "lock-mismatch"
     cause = "A package, setting or machine changed since the lock was written."
     command = "trivet plan --lock FILE"
 
@@ -178,7 +167,6 @@ class OrderError(TrivetError):
     The order is discover, plan, build, load, prepare, capture.
     """
 
-    code = "order"
     cause = "A step of the start-up was left out or came too late."
 
 
@@ -198,7 +186,6 @@ class OutOfMemory(MemoryFault, torch.OutOfMemoryError):
     All byte counts are plain integers; ``free_bytes`` and ``limit_bytes`` are None when unknown.
     """
 
-    code = "out-of-memory"
     cause = "The pool, the limit or the device is full."
 
     def __init__(  # one keyword a fact
@@ -223,7 +210,6 @@ class OutOfMemory(MemoryFault, torch.OutOfMemoryError):
 class InvalidBuffer(MemoryFault):
     """A block or buffer is not owned by this pool, or was freed before."""
 
-    code = "invalid-buffer"
     cause = "A double free, or a block of another pool."
 
 
@@ -233,14 +219,12 @@ class InvalidBuffer(MemoryFault):
 class CommError(TrivetError):
     """A collective operation or its group failed."""
 
-    code = "comm"
     cause = "A rank failed, timed out, or passed arguments that do not match."
 
 
 class CommUnavailable(CommError):
     """No process group backend can serve this device."""
 
-    code = "comm-unavailable"
     cause = "torch was built without torch.distributed, or no backend fits the device."
 
 

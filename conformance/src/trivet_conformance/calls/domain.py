@@ -13,12 +13,14 @@ from trivet.contracts.signature import REQUIRED
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
 from trivet.contracts.terms.value import (
+    Absent,
     Between,
     Divisible,
     Dtype,
     Equal,
     OneOf,
     Presence,
+    Present,
     Rank,
 )
 from trivet_conformance.calls import grid
@@ -139,7 +141,7 @@ def _presence(op: Operator, term: Presence, point: Point) -> Iterator[Point]:
     parameter = op.parameters[term.path]
     if parameter.optional:
         dims, absent = dict(point.dims), set(point.absent)
-        _place(op, type(term)(term.path, wanted=not term.wanted), dims, absent)
+        _place(op, (Absent if term.wanted else Present)(term.path), dims, absent)
         yield replace(point, dims=tuple(dims.items()), absent=tuple(sorted(absent)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from trivet.plugins.verification import Implementation, reference
 from trivet.selection.authority import Policy, current_context, orders
 from trivet.selection.choose import Arm, Choice, Row, choose
 from trivet.selection.facts import normalise
-from trivet.settings import MODES, Settings, read
+from trivet.settings import MODES, Settings, likely, read
 
 LOG = logging.getLogger("trivet.bind")
 
@@ -98,9 +97,8 @@ class Binder:
         base, form, version = split_target(str(name), self.operators)
         op = self.operators.get(base)
         if op is None:
-            near = difflib.get_close_matches(base, self.operators, n=3) or list(self.operators)
             msg = f"no operator {name!r}"
-            raise UnknownName(msg, fix=f"use one of {', '.join(near)}")
+            raise UnknownName(msg, fix=f"use one of {likely(base, self.operators)}")
         if version is not None and version != op.version:
             asked = name.partition("@")[2]
             msg = f"operator {op.name!r} is at version {op.version}, not {asked}"
@@ -127,7 +125,8 @@ class Binder:
         op, form = self.target(name)
         own = [i for i in self.implementations if i.operator is op]
         known = normalise(op, facts, site=site, varying=varying)
-        unmet = self._unmet_rows(op)
+        can = {i.provider for i in own}
+        unmet = [row for of, row in self.unmet if of == op.name and row.provider not in can]
         choice = choose(op, form, known, own, policy, elsewhere=unmet)
         if site or op.prepare is None or choice.settled:
             return choice
@@ -137,11 +136,6 @@ class Binder:
         unmet += [Row(i.provider, "no", why, elsewhere=True) for i in packers]
         plain = [i for i in own if i.claim.prepare is None]
         return choose(op, form, known, plain, policy, elsewhere=unmet)
-
-    def _unmet_rows(self, op: Operator) -> list[Row]:
-        """One row for each implementation of an operator that this device cannot run."""
-        can = {i.provider for i in self.implementations if i.operator is op}
-        return [row for name, row in self.unmet if name == op.name and row.provider not in can]
 
     def bind(
         self,

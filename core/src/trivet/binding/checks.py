@@ -16,6 +16,8 @@ from torch import Tensor
 from trivet.contracts.declaration import Operator
 from trivet.contracts.signature import REQUIRED, Parameter
 from trivet.contracts.terms import UNKNOWN, Interval, Term, has_rows
+from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
+from trivet.contracts.terms.term import shown
 from trivet.errors import (
     ContractBroken,
     DeclarationError,
@@ -31,6 +33,24 @@ SMALL_ELEMENTS: Final = 1 << 16
 
 _random = torch.Generator()
 """Our own, so that checking changes no random number of the program."""
+
+
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "Tensor": (Tensor,),
+    "Tensor?": (Tensor, type(None)),
+    "int": (int, torch.SymInt),
+    "float": (float, int, torch.SymFloat),
+    "bool": (bool,),
+    "str": (str,),
+    "dtype": (torch.dtype,),
+}
+
+
+_LAYOUTS: Final[Mapping[str, Callable[[str, Any], Term]]] = {
+    "contiguous": lambda arg, _: Contiguous(arg),
+    "rows": Rows,
+    "offset_aligned": OffsetAligned,
+}
 
 
 class Watch:
@@ -87,10 +107,8 @@ class Watch:
             if type(got) is not Tensor:
                 yield self._broken("meta", f"result {i} is a {type(got).__name__}, no plain Tensor")
             elif tuple(got.shape) != shape or got.dtype != dtype:
-                have = f"{_dtype(got.dtype)}{list(got.shape)}"
-                yield self._broken(
-                    "meta", f"result {i} is {have}, not {_dtype(dtype)}{list(shape)}"
-                )
+                have = f"{shown(got.dtype)}{list(got.shape)}"
+                yield self._broken("meta", f"result {i} is {have}, not {shown(dtype)}{list(shape)}")
             elif not got.is_contiguous():
                 yield self._broken("meta", f"result {i} has strides {got.stride()}: not contiguous")
             elif got.device != device:
@@ -141,13 +159,13 @@ def _wrong(op: Operator, form: str, arguments: Mapping[str, Any]) -> Iterator[st
     for arg, declared in op.dtypes.items():
         fixed, given = getattr(torch, declared, None), arguments.get(arg)
         if given is not None and isinstance(fixed, torch.dtype) and given.dtype != fixed:
-            yield f"{arg} is {_dtype(given.dtype)}, declared {declared}"
+            yield f"{arg} is {shown(given.dtype)}, declared {declared}"
     kinds: dict[str, tuple[str, torch.dtype]] = {}
     for arg, declared in op.dtypes.items():
         if (given := arguments.get(arg)) is not None and not hasattr(torch, declared):
             first, dtype = kinds.setdefault(declared, (arg, given.dtype))
             if dtype != given.dtype:
-                have = f"{arg} is {_dtype(given.dtype)}, {first} is {_dtype(dtype)}"
+                have = f"{arg} is {shown(given.dtype)}, {first} is {shown(dtype)}"
                 yield f"{have}; both are {declared}"
     for choice, allowed in op.choices.items():
         if arguments[choice] not in allowed:
@@ -160,23 +178,11 @@ def _wrong(op: Operator, form: str, arguments: Mapping[str, Any]) -> Iterator[st
 
 
 def _fits(parameter: Parameter, value: object) -> bool:
-    match parameter.kind:
-        case "Tensor":
-            return isinstance(value, Tensor)
-        case "Tensor?":
-            return value is None or isinstance(value, Tensor)
-        case "Tensor[]":
-            return isinstance(value, (list, tuple)) and all(isinstance(t, Tensor) for t in value)
-        case "int":
-            return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
-        case "float":
-            return isinstance(value, (float, int, torch.SymFloat)) and not isinstance(value, bool)
-        case "bool":
-            return isinstance(value, bool)
-        case "str":
-            return isinstance(value, str)
-        case _:
-            return isinstance(value, torch.dtype)
+    if parameter.kind == "Tensor[]":
+        return isinstance(value, (list, tuple)) and all(isinstance(t, Tensor) for t in value)
+    if parameter.kind != "bool" and isinstance(value, bool):
+        return False
+    return isinstance(value, _TYPES[parameter.kind])
 
 
 def _wrong_out(op: Operator, arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -189,8 +195,8 @@ def _wrong_out(op: Operator, arguments: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(got, Tensor):
             yield f"{name!r} is a {type(got).__name__}, not a tensor"
         elif tuple(got.shape) != shape or got.dtype != dtype:
-            have = f"{_dtype(got.dtype)}{list(got.shape)}"
-            yield f"{name!r} is {have}, the result is {_dtype(dtype)}{list(shape)}"
+            have = f"{shown(got.dtype)}{list(got.shape)}"
+            yield f"{name!r} is {have}, the result is {shown(dtype)}{list(shape)}"
 
 
 def _wrong_written(
@@ -232,19 +238,11 @@ def check_promises(
 def _unkept(call: Call, path: str, promised: Any) -> object | None:
     """What a call has instead of what was promised; None when the promise is kept."""
     head, _, attribute = path.partition(".")
-    if attribute in ("contiguous", "rows", "offset_aligned"):
-        layout = call.layout(head)
-        if layout is None:
-            return None
-        if attribute == "offset_aligned":
-            ok = layout.offset * layout.itemsize % promised == 0
-        elif attribute == "contiguous":
-            ok = call.arguments[head].is_contiguous()
-        else:
-            ok = has_rows(layout.sizes, layout.strides, call.inner(head), promised)
-        return None if ok else f"shape {list(layout.sizes)}, strides {list(layout.strides)}"
     if attribute and call.arguments.get(head) is None:
         return None
+    if attribute in _LAYOUTS:
+        told = _LAYOUTS[attribute](head, promised).decide(call)
+        return told.rpartition(": ")[2] if isinstance(told, str) else None
     got = call.value(path)
     if got is UNKNOWN:  # a dim that only an absent tensor has
         return None
@@ -354,7 +352,3 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
         return False
     a, b = (t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
     return torch.equal(a, b)
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

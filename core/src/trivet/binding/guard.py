@@ -16,13 +16,18 @@ from typing import Any
 import torch
 
 from trivet.contracts.declaration import Operator
-from trivet.contracts.signature import Parameter
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.value import Absent, Present, Rank
 from trivet.selection.derive import function_name
 from trivet.selection.facts import Facts, owners
 from trivet.selection.texts import compile_function, literal
 
+_GRAD = {
+    "Tensor": "{0}.requires_grad",
+    "Tensor?": "({0} is not None and {0}.requires_grad)",
+    "Tensor[]": "any([_t.requires_grad for _t in {0}])",
+}
+"""Text that is true where an argument of a kind requires grad."""
 _ATTRIBUTE = {"shape": ".shape", "stride": ".stride()", "dtype": ".dtype"}
 
 
@@ -52,8 +57,7 @@ class _Names:
         return literal(value)
 
     def inner(self, arg: str) -> int:
-        outputs = self.op.outputs
-        return len((outputs[0].shape if arg == "out" else self.op.shapes[arg]).inner)
+        return self.op.inner(arg)
 
     def tensor(self, arg: str, attribute: str) -> str:
         if attribute == "contiguous":
@@ -143,7 +147,8 @@ def guard_text(
     passed = ", ".join([*op.signature.names(), *(["out=out"] if form == "out" else [])])
     lines: list[str] = []
     if grad:
-        needs = " or ".join(filter(None, map(_needs_grad, op.signature.parameters)))
+        given = [p for p in op.signature.parameters if not p.scalar]
+        needs = " or ".join(_GRAD[p.kind].format(p.name) for p in given)
         lines.append(f"if ({needs}) and _grad_enabled():")
         lines.append(f"    return _grad({passed})")
     cells = [(f"_f{i}", tuple(terms)) for i, terms in enumerate(arms)]
@@ -151,20 +156,6 @@ def guard_text(
     name = function_name(op, form)
     head = f"def {name}({op.signature.text(out=form == 'out')}):\n"
     return head + "".join(f"    {line}\n" for line in lines)
-
-
-def _needs_grad(parameter: Parameter) -> str:
-    """Text that is true where an argument requires grad; empty for scalars."""
-    name = parameter.name
-    match parameter.kind:
-        case "Tensor":
-            return f"{name}.requires_grad"
-        case "Tensor?":
-            return f"({name} is not None and {name}.requires_grad)"
-        case "Tensor[]":
-            return f"any([_t.requires_grad for _t in {name}])"
-        case _:
-            return ""
 
 
 def _emit(names: _Names, arms: Sequence[Arm], depth: int, lines: list[str], passed: str) -> None:

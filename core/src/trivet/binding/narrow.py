@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trivet.contracts.terms import Term
-from trivet.selection.choose import Arm, Choice, Row
+from trivet.selection.choose import Arm, Choice, Row, shadow
 
 
 def narrow(choice: Choice, decided: Mapping[Term, bool]) -> Choice:
@@ -22,10 +22,8 @@ def narrow(choice: Choice, decided: Mapping[Term, bool]) -> Choice:
             verdicts[arm.provider] = Row(arm.provider, "no", f"this step is outside {false[0]}")
             continue
         kept = replace(arm, terms=tuple(t for t in arm.terms if t not in decided))
-        if shadow := next((a for a in arms if set(a.terms) <= set(kept.terms)), None):
-            verdicts[arm.provider] = Row(
-                arm.provider, "shadowed", f"{shadow.provider} accepts all that it would"
-            )
+        if taken := shadow(kept, arms):
+            verdicts[arm.provider] = Row(arm.provider, "shadowed", taken)
             continue
         arms.append(kept)
         verdict = "guarded" if kept.terms else "yes"

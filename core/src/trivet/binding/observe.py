@@ -33,8 +33,3 @@ class Counts:
         """A copy of the counters."""
         with self._lock:
             return dict(self._calls)
-
-    def clear(self) -> None:
-        """Sets every counter back."""
-        with self._lock:
-            self._calls.clear()

@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -19,9 +19,10 @@ from torch import Tensor
 from trivet.binding.binder import Binder, Prefer, finish, lacking
 from trivet.binding.observe import Counts
 from trivet.binding.prepared import Handle, prepare
-from trivet.binding.snapshot import Snapshot
+from trivet.binding.snapshot import changes, snapshot
 from trivet.binding.step import SemanticStep, Step, no_site
 from trivet.binding.step_tables import Site, Tables, is_word, refuse_reserved
+from trivet.contracts.names import need_names
 from trivet.contracts.version import CONTRACT
 from trivet.errors import DomainError, NoImplementation, OrderError, UnknownName
 from trivet.plugins.verification import Implementation
@@ -31,13 +32,6 @@ from trivet.selection.choose import Choice, Row, Trace
 from trivet.settings import Settings, read
 
 LOG = logging.getLogger("trivet.bind")
-
-RESERVED: Final = frozenset(
-    {
-        *("at", "semantic", "prepare", "explain", "lock", "save_lock", "stale", "digest"),
-        *("mode", "use", "schedule", "counts", "sites", "settings", "providers"),
-    }
-)
 
 Sites = Mapping[str, tuple[str, Mapping[str, Any]]]
 
@@ -57,10 +51,8 @@ class Plan:
         observe: bool,
         packs: int,
     ) -> None:
-        if not _is_mapping(sites):
-            msg = f"sites are a mapping, not {sites!r}"
-            raise UnknownName(msg, fix='write {NAME: ("operator", {facts})}')
-        refuse_reserved(sites, RESERVED)
+        need_names(sites, "sites are a mapping", 'write {NAME: ("operator", {facts})}', object)
+        refuse_reserved(sites, {"at", "mode", "sites", *dir(Plan), *dir(Step)})
         for name, row in sites.items():
             if not _is_row(row):
                 msg = f"site {name!r} is {row!r}"
@@ -77,7 +69,7 @@ class Plan:
         lacking(binder, {n: target for n, (target, _) in sites.items()}, base)
         self.mode = mode
         self._info = binder.info
-        self._settings = settings
+        self.settings = settings
         self._counts = Counts() if observe or settings.trace else None
         self.sites: Mapping[str, Site] = MappingProxyType(
             {
@@ -85,7 +77,7 @@ class Plan:
                 for n, (t, f) in sites.items()
             }
         )
-        self._snapshot = Snapshot.now(settings, binder.plugins)
+        self._snapshot = snapshot(settings, binder.plugins)
         tables = Tables.over(list(self.sites.values()))
         self._narrowed = {s.name: list(tables.narrowed(s)) for s in self.sites.values()}
         self._refuse_guarded_packs()
@@ -117,7 +109,7 @@ class Plan:
             for key, choice, decided in outcomes:
                 if id(choice) not in made:
                     made[id(choice)] = finish(
-                        choice, name, self._settings, self._counts, decided=decided
+                        choice, name, self.settings, self._counts, decided=decided
                     )
                 functions.setdefault(name, {})[key] = made[id(choice)]
         choices = {n: {k: c for k, c, _ in o} for n, o in self._narrowed.items()}
@@ -136,11 +128,6 @@ class Plan:
                     terms = " and ".join(map(str, choice.arms[0].terms))
                     msg = f"site {name!r} takes a prepared weight and is still guarded on {terms}"
                     raise OrderError(msg, fix="state these as facts of the site")
-
-    @property
-    def settings(self) -> Settings:
-        """The settings that this plan was made under."""
-        return self._settings
 
     def prepare(
         self,
@@ -218,7 +205,7 @@ class Plan:
                 "arch": list(self._info.arch),
             },
             "plugins": self._chosen_plugins(),
-            "numerics": dict(self._snapshot.numerics),
+            "numerics": dict(self._snapshot["numerics"]),
             "sites": {
                 n: locks.site_document(s.choice, self.mode, s.variables)
                 for n, s in self.sites.items()
@@ -226,11 +213,11 @@ class Plan:
         }
         return document | {"digest": locks.digest(document)}
 
-    def _chosen_plugins(self) -> dict[str, str]:
+    def _chosen_plugins(self) -> dict[str, object]:
         """The plugins whose code some step may run -> distribution and version."""
         arms = [arm for site in self.sites.values() for arm in site.choice.arms]
         names = {arm.provider.partition("/")[0] for arm in arms}
-        return {n: home for n, home in self._snapshot.plugins.items() if n in names}
+        return {n: home for n, home in self._snapshot["plugins"].items() if n in names}
 
     @property
     def digest(self) -> str:
@@ -243,7 +230,7 @@ class Plan:
 
     def stale(self) -> list[str]:
         """What changed since the plan was made, one line each; the plan itself never changes."""
-        return self._snapshot.differences(Snapshot.now(read()))
+        return changes(self._snapshot, snapshot(read()))
 
     def interned(self) -> Plan:
         """The plan of this process that equals this one; observed plans are one of a kind."""
@@ -264,7 +251,7 @@ class Plan:
         )
         arms = tuple((a.provider, a.terms) for s in self.sites.values() for a in s.choice.arms)
         functions = tuple(step.__dict__[n] for step in self._tables.values() for n in self.sites)
-        under = (self.mode, repr(self._info), self._settings.check, repr(self._snapshot))
+        under = (self.mode, repr(self._info), self.settings.check, repr(self._snapshot))
         return sites, arms, functions, under
 
     def __hash__(self) -> int:
@@ -278,20 +265,16 @@ _plans: WeakValueDictionary[Hashable, Plan] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def _is_mapping(given: object) -> bool:
-    return isinstance(given, Mapping)
-
-
 def _is_row(row: object) -> bool:
     """Whether it is an operator and a mapping of facts."""
-    return isinstance(row, (tuple, list)) and len(row) == 2 and _is_mapping(row[1])
+    return isinstance(row, (tuple, list)) and len(row) == 2 and isinstance(row[1], Mapping)
 
 
 def _site(
     binder: Binder, name: str, target: str, facts: Mapping[str, Any], policy: Policy, packs: int
 ) -> Site:
     op, _ = binder.target(target)
-    named = {d: v for d, v in facts.items() if isinstance(v, str) and _is_size(op, d)}
+    named = {d: v for d, v in facts.items() if isinstance(v, str) and op.is_size(d)}
     for dim, variable in named.items():
         if not is_word(variable):
             msg = f"site {name!r}: {dim!r} cannot be the step variable {variable!r}"
@@ -316,8 +299,3 @@ def _without_guards(choice: Choice, site: str) -> Choice:
         msg = f"site {site!r}: packs=1 leaves no provider"
         raise NoImplementation(msg, trace=rows, fix="state the sizes as facts, or leave packs=1")
     return dataclasses.replace(choice, arms=arms, rows=rows)
-
-
-def _is_size(op: Any, path: object) -> bool:
-    parameter = op.parameters.get(path)
-    return path in op.where if parameter is None else parameter.kind == "int"

@@ -11,10 +11,11 @@ import keyword
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 from trivet.binding.narrow import narrow
-from trivet.contracts.terms import Term
+from trivet.contracts.terms import Reader, Term, View
 from trivet.contracts.terms.value import Between, Divisible, Equal, OneOf
 from trivet.errors import DeclarationError, DomainError, UnknownName
 from trivet.selection.choose import Choice
@@ -45,56 +46,20 @@ class Site:
 
     def variable(self, term: Term) -> str:
         """The step variable that decides a term; empty when only a call can."""
-        if not isinstance(term, _SIZE_TERMS) or len(term.paths) > 1:
-            return ""
-        if "." in term.path:
-            return ""
-        op = self.choice.operator
-        parameter = op.parameters.get(term.path)
-        integer = parameter is not None and parameter.kind == "int"
-        if not integer and (parameter is not None or term.path not in op.where):
+        sized = isinstance(term, _SIZE_TERMS) and len(term.paths) == 1
+        if not sized or not self.choice.operator.is_size(term.path):
             return ""
         return self.variables.get(term.path, term.path)
 
 
-class _Variable:
-    """A ``Reader`` that spells every path as one step variable."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def path(self, path: str) -> str:
-        del path
-        return self.name
-
-    def tensor(self, arg: str, attribute: str) -> str:
-        raise NotImplementedError
-
-    def literal(self, value: object) -> str:
-        return literal(value)
-
-    def given(self, arg: str, *, wanted: bool) -> str:
-        raise NotImplementedError
-
-    def inner(self, arg: str) -> int:
-        raise NotImplementedError
+def _reader(name: str) -> Reader:
+    """Spells every path as one step variable; a term on a size asks for nothing else."""
+    return cast("Reader", SimpleNamespace(path=lambda _: name, literal=literal))
 
 
-class _Value:
-    """A ``View`` in which every path has one value."""
-
-    def __init__(self, value: int) -> None:
-        self._value = value
-
-    def value(self, path: str) -> Any:
-        del path
-        return self._value
-
-    def layout(self, arg: str) -> None:
-        del arg
-
-    def inner(self, arg: str) -> int:
-        raise NotImplementedError
+def _view(value: int) -> View:
+    """Every path has one value."""
+    return cast("View", SimpleNamespace(value=lambda _: value))
 
 
 def _outcomes(terms: Sequence[Term]) -> list[tuple[bool, ...]]:
@@ -109,7 +74,7 @@ def _outcomes(terms: Sequence[Term]) -> list[tuple[bool, ...]]:
         edges |= {n + d for n in numbers for d in (-1, 0, 1) if n + d >= 0}
     seen: dict[tuple[bool, ...], None] = {}
     for value in sorted({edge + k for edge in edges for k in range(period)}):
-        seen.setdefault(tuple(t.decide(_Value(value)) is True for t in terms))
+        seen.setdefault(tuple(t.decide(_view(value)) is True for t in terms))
     return list(seen)
 
 
@@ -140,8 +105,7 @@ class Tables:
         accepted: set[str] = set()
         for site in sites:
             op = site.choice.operator
-            ints = [n for n in op.scalars if op.parameters[n].kind == "int"]
-            accepted |= {site.variables.get(n, n) for n in (*op.where, *ints)}
+            accepted |= {site.variables.get(n, n) for n in (*op.where, *op.integers)}
             for variable, terms in site.step_terms().items():
                 known = found.setdefault(variable, [])
                 known += [t for t in terms if t not in known]
@@ -176,7 +140,7 @@ class Tables:
         """The generated ``at``: evaluates the terms and returns the table."""
         parts, names = [], list(self.terms)
         for name, terms in self.terms.items():
-            tests = ", ".join(t.source(_Variable(name)) for t in terms)
+            tests = ", ".join(t.source(_reader(name)) for t in terms)
             parts.append(f"None if {name} is None else ({tests},)")
         arguments = "*, " * bool(names) + "".join(f"{n}=None, " for n in names)
         body = (
@@ -194,7 +158,7 @@ class Tables:
                 raise UnknownName(msg, fix=f"this plan has {', '.join(sorted(self.accepted))}")
 
 
-def refuse_reserved(names: Iterable[str], reserved: frozenset[str]) -> None:
+def refuse_reserved(names: Iterable[str], reserved: set[str]) -> None:
     """Refuses site names that are the plan's own words.
 
     Raises:
@@ -203,7 +167,7 @@ def refuse_reserved(names: Iterable[str], reserved: frozenset[str]) -> None:
     for name in names:
         if name in reserved or not is_word(name):
             msg = f"a site may not be called {name!r}"
-            raise UnknownName(msg, fix=f"reserved: {', '.join(sorted(reserved))}")
+            raise UnknownName(msg, fix=f"reserved: {', '.join(sorted(filter(is_word, reserved)))}")
 
 
 def is_word(name: object) -> bool:

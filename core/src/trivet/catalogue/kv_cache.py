@@ -72,7 +72,6 @@ def distinct_slots(
     ),
     budget=Budget("exact"),
     oracle=by_token,
-    traceable=True,
 )
 def kv_cache_write(  # the cache is six tensors and a choice
     k: Tensor,

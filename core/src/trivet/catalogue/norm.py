@@ -109,7 +109,6 @@ def _composed(parts: Mapping[str, Callable[..., Any]], given: Mapping[str, Any])
     inplace={"x": 0},
     cases=_CASES,
     oracle=by_length,
-    properties=("deterministic",),
 )
 def rms_norm(
     x: Tensor,
@@ -136,7 +135,6 @@ def rms_norm(
     inplace={"x": 0, "residual": 1},
     cases=replace(_CASES, composed=_composed),
     oracle=_fused_oracle,
-    properties=("deterministic",),
 )
 def fused_add_rms_norm(
     x: Tensor,

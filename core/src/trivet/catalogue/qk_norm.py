@@ -77,7 +77,6 @@ def _composed(parts: Mapping[str, Callable[..., Any]], given: Mapping[str, Any])
         composed=_composed,
     ),
     oracle=_oracle,
-    properties=("deterministic",),
 )
 def qk_rms_norm(
     q: Tensor,

@@ -100,7 +100,6 @@ def _composed(parts: Mapping[str, Callable[..., Any]], given: Mapping[str, Any])
         composed=_composed,
     ),
     oracle=_oracle,
-    traceable=True,
 )  # fmt: skip
 def rotary_kv_cache_write(
     q: Tensor,

@@ -57,23 +57,18 @@ class Store(Protocol):
 
     def set(self, key: str, value: str, /) -> None:
         """Write a value."""
-        ...
 
     def get(self, key: str, /) -> bytes:
         """Read a value, waiting for it to be written."""
-        ...
 
     def check(self, keys: list[str], /) -> bool:
         """True when all keys are written."""
-        ...
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to a counter that starts at 0, and return its new value."""
-        ...
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> None:
         """Return when all keys are written; raise when that takes longer."""
-        ...
 
 
 @runtime_checkable
@@ -93,15 +88,12 @@ class Work(Protocol):
             CommError: the operation failed or did not end in time. A vendor may raise anything
                 else as well; it is reported as ``CommError``.
         """
-        ...
 
     def is_completed(self) -> bool:
         """True when ``wait`` would return, or raise, at once."""
-        ...
 
     def result(self) -> torch.Tensor:
         """Wait, then return what was written: the new tensor, or the one written in place."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +122,15 @@ class Collective(Protocol):
 
     def all_reduce(self, out: torch.Tensor, inp: torch.Tensor, reduction: str) -> Work:
         """``out[i] = reduce over ranks of inp[i]``; ``out`` may be ``inp``."""
-        ...
 
     def reduce_scatter(self, out: torch.Tensor, inp: torch.Tensor, reduction: str) -> Work:
         """``out[i] = reduce over ranks of inp[rank * n + i]``, for ``n`` elements of ``out``."""
-        ...
 
     def all_gather(self, out: torch.Tensor, inp: torch.Tensor) -> Work:
         """``out[r * n + i] = inp[i] of rank r``."""
-        ...
 
     def broadcast(self, x: torch.Tensor, source: int) -> Work:
         """Write ``x`` of rank ``source`` into every other rank's ``x``."""
-        ...
 
     def all_to_all(
         self,
@@ -155,19 +143,15 @@ class Collective(Protocol):
 
         The splits are element counts, one a rank; they may be 0.
         """
-        ...
 
     def send(self, x: torch.Tensor, to: int) -> Work:
         """Send ``x``; the messages of a pair arrive in the order in which they were sent."""
-        ...
 
     def recv(self, out: torch.Tensor, source: int) -> Work:
         """Receive into ``out``, which has the size that was sent."""
-        ...
 
     def barrier(self) -> Work:
         """Ends when every rank has started it."""
-        ...
 
 
 @runtime_checkable
@@ -180,7 +164,6 @@ class CollectiveRefusal(Protocol):
         ``numel`` is that of the input. The answer may depend on nothing but the arguments and
         the group: ranks that answer differently wait for each other for ever.
         """
-        ...
 
 
 @runtime_checkable
@@ -189,7 +172,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
-        ...
 
 
 @runtime_checkable
@@ -208,4 +190,3 @@ class CollectiveProvider(Protocol):
         ``store`` is the group's own key-value store: what ranks must tell each other first.
         Raising on one rank refuses the group on all of them.
         """
-        ...

@@ -7,12 +7,13 @@ explanation, documentation, test cases and error budget. Adding an operator is o
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,8 +36,7 @@ _LOCALS = re.compile(r"f\d+|grad|grad_enabled|prod|has_rows|.*_(shape|stride|dty
 """A guard keeps the dim ``tokens`` in the local ``_tokens``: these locals are taken."""
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """One result: its dims, and the argument (or dtype name) whose dtype it has."""
 
     shape: Shape
@@ -70,7 +70,7 @@ class Operator:
     writes: tuple[str, ...]
     choices: Mapping[str, tuple[str, ...]]
     traceable: bool
-    moved: tuple[tuple[Shape, str], ...]
+    moved: tuple[Output, ...]
     cases: Cases
     budget: Budget
     oracle: Callable[..., Any]
@@ -104,6 +104,15 @@ class Operator:
         return tuple(p.name for p in self.signature.parameters if p.scalar)
 
     @cached_property
+    def integers(self) -> frozenset[str]:
+        """Names of the integer parameters."""
+        return frozenset(p.name for p in self.signature.parameters if p.kind == "int")
+
+    def is_size(self, path: object) -> bool:
+        """Whether a path is a dim or an integer parameter."""
+        return path in self.integers or (path in self.where and path not in self.parameters)
+
+    @cached_property
     def stars(self) -> Mapping[str, str]:
         """Dims that stand for any number of leading dims: name -> the argument that has it."""
         return MappingProxyType({n: w.arg for n, w in self.where.items() if w.dim.star})
@@ -113,6 +122,10 @@ class Operator:
         """The torch schema, inferred from the reference at first use."""
         text: str = torch.library.infer_schema(self.reference, mutates_args=self.writes)
         return text
+
+    def inner(self, arg: str) -> int:
+        """How many dims of an argument, or of ``out``, follow the star."""
+        return len((self.outputs[0].shape if arg == "out" else self.shapes[arg]).inner)
 
     def written(self, form: str) -> tuple[str, ...]:
         """The arguments that a form writes."""
@@ -126,8 +139,7 @@ class Operator:
         Raises:
             DeclarationError: two arguments give one dim different values; the text names both.
         """
-        integers = [p.name for p in self.signature.parameters if p.kind == "int"]
-        values: dict[str, int] = {n: arguments[n] for n in integers if n in arguments}
+        values: dict[str, int] = {n: arguments[n] for n in self.integers if n in arguments}
         found: dict[str, str] = {}
         order = sorted(self.shapes.items(), key=lambda s: any(d.form == "ceil" for d in s[1].dims))
         for arg, shape in order:
@@ -148,13 +160,8 @@ class Operator:
             msg = f"{self.name}: {arg} has shape {list(real)}, declared {shape.text!r}"
             raise DeclarationError(msg)
         for position, dim in enumerate(shape.dims):
-            if dim.star:
-                size = 1
-                for s in shape.leading(real):
-                    size *= s
-            else:
-                size = real[shape.index(position)]
-            if dim.name not in values and dim.solvable | dim.star:
+            size = math.prod(shape.leading(real)) if dim.star else real[shape.index(position)]
+            if dim.name not in values and dim.solvable:
                 values[dim.name], found[dim.name] = dim.solve(size, values), arg
             if dim.name not in values:
                 continue  # only an absent tensor would give it
@@ -169,36 +176,29 @@ class Operator:
         self, arguments: Mapping[str, Any]
     ) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each result of a call; results are contiguous."""
-        values = self.dims(arguments)
-        metas = []
-        for output in self.outputs:
-            like = arguments.get(output.like)
-            if output.like in self.parameters and like is None:
+        return list(self._metas(self.outputs, arguments))
+
+    def bytes_moved(self, arguments: Mapping[str, Any]) -> int:
+        """Bytes that a call must at least read and write, from the declared data."""
+        metas = self._metas(self.moved, arguments)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in metas)
+
+    def _metas(
+        self, rows: Iterable[Output], arguments: Mapping[str, Any]
+    ) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
+        values = {**arguments, **self.dims(arguments)}
+        for declared, name in rows:
+            like = arguments.get(name)
+            if name in self.parameters and like is None:
                 continue
             shape: list[int] = []
-            for dim in output.shape.dims:
+            for dim in declared.dims:
                 if dim.star:
                     arg = self.stars[dim.name]
                     shape.extend(self.shapes[arg].leading(arguments[arg].shape))
                 else:
-                    shape.append(dim.size({**arguments, **values}))
-            dtype = like.dtype if like is not None else getattr(torch, output.like)
-            metas.append((tuple(shape), dtype))
-        return metas
-
-    def bytes_moved(self, arguments: Mapping[str, Any]) -> int:
-        """Bytes that a call must at least read and write, from the declared data."""
-        values, total = self.dims(arguments), 0
-        for shape, like in self.moved:
-            tensor = arguments.get(like)
-            if tensor is None and like in self.parameters:
-                continue
-            count = 1
-            for dim in shape.dims:
-                count *= dim.size({**arguments, **values})
-            dtype = tensor.dtype if tensor is not None else getattr(torch, like)
-            total += count * dtype.itemsize
-        return total
+                    shape.append(dim.size(values))
+            yield tuple(shape), like.dtype if like is not None else getattr(torch, name)
 
 
 def operator(  # one keyword a fact
@@ -260,7 +260,7 @@ def operator(  # one keyword a fact
             writes=tuple(writes),
             choices=MappingProxyType({k: tuple(v) for k, v in (choices or {}).items()}),
             traceable=traceable,
-            moved=tuple((Shape.parse(t), like) for t, like in moved or default_moved),
+            moved=tuple(Output(Shape.parse(t), like) for t, like in moved or default_moved),
             cases=cases,
             budget=budget or Budget(),
             oracle=oracle,
@@ -323,8 +323,7 @@ def _names(op: Operator) -> Iterator[str]:
 
 
 def _dims(op: Operator) -> Iterator[str]:
-    integers = {p.name for p in op.signature.parameters if p.kind == "int"}
-    if clash := set(op.where) & (set(op.parameters) - integers):
+    if clash := set(op.where) & (set(op.parameters) - op.integers):
         yield f"{sorted(clash)} name both a dim and an argument that is no int"
     for name in op.where:
         dtype = str(getattr(torch, name, "")) == f"torch.{name}"
@@ -332,19 +331,19 @@ def _dims(op: Operator) -> Iterator[str]:
             yield f"a dim may not be called {name!r}"
     for arg, shape in op.shapes.items():
         for dim in shape.dims:
-            if dim.name not in op.where and dim.name not in integers:
+            if not op.is_size(dim.name):
                 yield f"dim {dim.text!r} of {arg!r} cannot be solved from any size"
-    every = [(f"result {i}", o.shape, o.like) for i, o in enumerate(op.outputs)]
-    every += [("moved", shape, like) for shape, like in op.moved]
+    every = [(f"result {i}", *output) for i, output in enumerate(op.outputs)]
+    every += [("moved", *moved) for moved in op.moved]
     for what, shape, like in every:
         known = op.parameters.get(like)
         if not isinstance(getattr(torch, like, None), torch.dtype) and not (known and known.tensor):
             yield f"{what} is like {like!r}: no tensor argument and no dtype"
         for dim in shape.dims:
-            if dim.name not in op.where and dim.name not in integers:
+            if not op.is_size(dim.name):
                 yield f"{what} has dim {dim.text!r}, which no argument gives"
     for dim in (d for s in (*op.shapes.values(), *(e[1] for e in every)) for d in s.dims):
-        if isinstance(dim.n, str) and dim.n not in integers:
+        if isinstance(dim.n, str) and dim.n not in op.integers:
             yield f"dim {dim.text!r}: {dim.n!r} is no int argument"
 
 
@@ -359,10 +358,7 @@ def _effects(op: Operator) -> Iterator[str]:
     for arg, position in op.inplace.items():
         if arg not in op.tensors or not 0 <= position < len(op.outputs):
             yield f"inplace {arg!r} -> {position} names no argument or no result"
-        elif (op.shapes[arg].text, arg) != (
-            op.outputs[position].shape.text,
-            op.outputs[position].like,
-        ):
+        elif (op.shapes[arg], arg) != op.outputs[position]:
             yield f"inplace {arg!r} -> {position}: the result has another shape or dtype"
     if op.inplace and sorted(op.inplace.values()) != list(range(len(op.outputs))):
         yield "inplace covers each result exactly once"

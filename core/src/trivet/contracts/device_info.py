@@ -64,16 +64,14 @@ class DeviceInfo:
         who = f"DeviceInfo({self.kind!r})"
         if not _is_name(self.kind):
             raise DeclarationError(f"{who}: the kind is no name", fix="the name of the plugin")
-        if not _is_count(self.index):
+        if type(self.index) is not int or self.index < 0:
             raise DeclarationError(f"{who}: index {self.index!r} is none", fix="0, 1, 2, ...")
-        if not _is_name(self.torch_type):
-            msg = f"{who}: torch_type {self.torch_type!r} is no type of torch.device"
-            raise DeclarationError(msg, fix='the type alone, such as "cpu"; index= is apart')
         try:
             index = torch.device(self.torch_type, self.index).index
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             msg = f"{who}: torch_type {self.torch_type!r} is no type of torch.device"
-            raise DeclarationError(msg, fix=str(error).partition("\n")[0]) from None
+            fix = 'the type alone, such as "cpu"; index= is apart'
+            raise DeclarationError(msg, fix=f"{fix}: {str(error).splitlines()[0]}") from None
         if index != self.index and self.torch_type != "cpu":  # torch keeps 8 bits of it
             msg = f"{who}: torch.device makes {index} of index {self.index}"
             raise DeclarationError(msg, fix="0, 1, 2, ...")
@@ -93,7 +91,3 @@ class DeviceInfo:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and value.isidentifier()
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

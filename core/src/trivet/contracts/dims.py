@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trivet.errors import DeclarationError
@@ -22,9 +22,22 @@ _FORMS = (
     (re.compile(r"(?P<name>[a-z_]\w*)/(?P<n>\d+|[a-z_]\w*)"), "over"),
     (re.compile(r"ceil\((?P<name>[a-z_]\w*)/(?P<n>\d+|[a-z_]\w*)\)"), "ceil"),
 )
-_FORWARD = {"plain": "{v}", "times": "{v} * {n}", "plus": "{v} + {n}", "over": "{v} // {n}"}
-_FORWARD["ceil"] = "-(-{v} // {n})"
-_BACKWARD = {"plain": "{s}", "times": "{s} // {n}", "plus": "{s} - {n}", "over": "{s} * {n}"}
+_SIZES = {"plain": "{v}", "times": "{v} * {n}", "plus": "{v} + {n}", "over": "{v} // {n}"}
+_SIZES |= {"star": "{v}", "ceil": "-(-{v} // {n})"}
+"""The size, from the value ``v`` of the name."""
+_VALUES = {"plain": "{v}", "times": "{v} // {n}", "plus": "{v} - {n}", "over": "{v} * {n}"}
+_VALUES |= {"star": "{v}"}
+"""The value of the name, from the size ``v``."""
+
+
+def _numbers(texts: Mapping[str, str]) -> dict[str, Callable[[int, int], int]]:
+    """The same arithmetic on numbers, so that a guard's text and a number cannot differ."""
+    text = ", ".join(f"{f!r}: lambda v, n: {t.format(v='v', n='n')}" for f, t in texts.items())
+    made: dict[str, Callable[[int, int], int]] = eval(f"{{{text}}}")  # noqa: S307  # our own text
+    return made
+
+
+_SIZE, _VALUE = _numbers(_SIZES), _numbers(_VALUES)
 
 
 @dataclass(frozen=True)
@@ -65,15 +78,15 @@ class Dim:
     @property
     def solvable(self) -> bool:
         """Whether the name follows from the size (``ceil`` loses the remainder)."""
-        return self.form in _BACKWARD
+        return self.form in _VALUES
 
     def size_text(self, value: str) -> str:
         """Python text of the size, from text of the name's value."""
-        return _FORWARD[self.form].format(v=value, n=self.n)
+        return _SIZES[self.form].format(v=value, n=self.n)
 
     def value_text(self, size: str) -> str:
         """Python text of the name's value, from text of the size."""
-        return _BACKWARD[self.form].format(s=size, n=self.n)
+        return _VALUES[self.form].format(v=size, n=self.n)
 
     def _n(self, values: Mapping[str, int]) -> int:
         if isinstance(self.n, int):
@@ -86,31 +99,11 @@ class Dim:
 
     def size(self, values: Mapping[str, int]) -> int:
         """The size, from the values of names and integer arguments."""
-        v, n = values[self.name], self._n(values)
-        match self.form:
-            case "times":
-                return v * n
-            case "plus":
-                return v + n
-            case "over":
-                return v // n
-            case "ceil":
-                return -(-v // n)
-            case _:
-                return v
+        return _SIZE[self.form](values[self.name], self._n(values))
 
     def solve(self, size: int, values: Mapping[str, int]) -> int:
         """The name's value, from a size seen at run time."""
-        n = self._n(values)
-        match self.form:
-            case "times":
-                return size // n
-            case "plus":
-                return size - n
-            case "over":
-                return size * n
-            case _:
-                return size
+        return _VALUE[self.form](size, self._n(values))
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,20 @@ import re
 from collections.abc import Mapping
 
 from trivet.contracts.declaration import Operator
-from trivet.errors import DeclarationError
+from trivet.errors import DeclarationError, UnknownName
 
 _ATTRIBUTES = ("dtype", "rank", "contiguous", "rows", "offset_aligned")
 _VERSION = re.compile(r"[0-9]{1,9}")
+
+
+def need_names(given: object, what: str, fix: str, keys: type = str) -> None:
+    """Refuses what is no mapping from names; not every caller is checked.
+
+    Raises:
+        UnknownName: says what it should be.
+    """
+    if not isinstance(given, Mapping) or not all(isinstance(k, keys) for k in given):
+        raise UnknownName(f"{what}, not {given!r}", fix=fix)
 
 
 def split_target(target: str, known: Mapping[str, Operator]) -> tuple[str, str, int | None]:
@@ -42,11 +52,9 @@ def check_path(op: Operator, path: str, who: str, *, out: bool = False) -> None:
     """
     head, dot, attribute = path.partition(".")
     tensors = (*op.tensors, "out") if out and op.signature.packing == "one" else op.tensors
-    lists = [p.name for p in op.signature.parameters if p.kind == "Tensor[]"]
-    if dot:
-        if head in tensors and attribute in _ATTRIBUTES:
-            return
-    elif head in op.where or head in op.parameters or head in tensors or head in lists:
+    if (head in tensors and attribute in _ATTRIBUTES) if dot else (
+        head in op.where or head in op.parameters or head in tensors
+    ):  # fmt: skip
         return
     msg = f"{who}: {path!r} is no dim, argument or attribute of {op.name}"
     names = [*op.where, *op.parameters, *(f"{t}.{a}" for t in tensors[:1] for a in _ATTRIBUTES)]

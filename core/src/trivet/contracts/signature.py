@@ -14,15 +14,10 @@ from torch import Tensor
 
 from trivet.errors import DeclarationError
 
-_KINDS: Final = {Tensor: "Tensor", int: "int", float: "float", bool: "bool", str: "str"}
-_DEFAULTS: Final = {
-    "Tensor?": type(None),
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "str": str,
-    "dtype": torch.dtype,
-}
+_SCALARS: Final = {int: "int", float: "float", bool: "bool", str: "str", torch.dtype: "dtype"}
+_KINDS: Final = {Tensor: "Tensor", **_SCALARS}
+_DEFAULTS: Final = {types.NoneType: "Tensor?", **_SCALARS}
+_PACKINGS: Final = {None: "none", Tensor: "one", tuple: "tuple", list: "list"}
 REQUIRED: Final = inspect.Parameter.empty
 
 
@@ -55,8 +50,6 @@ class Parameter:
 
 
 def _kind(annotation: object) -> str:
-    if annotation is torch.dtype:
-        return "dtype"
     if isinstance(annotation, type) and annotation in _KINDS:
         return _KINDS[annotation]
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
@@ -92,20 +85,13 @@ class Signature:
                 msg = f"{function.__name__}: parameter {p.name!r} must be an ordinary one"
                 raise DeclarationError(msg)
             kind = _kind(p.annotation)
-            if p.default is not REQUIRED and type(p.default) is not _DEFAULTS.get(kind):
+            if p.default is not REQUIRED and _DEFAULTS.get(type(p.default)) != kind:
                 msg = f"{function.__name__}: {p.name!r} is {kind}, its default is {p.default!r}"
                 raise DeclarationError(msg)
             parameters.append(Parameter(p.name, kind, p.default))
         result = read.return_annotation
-        if result is None:
-            packing = "none"
-        elif result is Tensor:
-            packing = "one"
-        elif typing.get_origin(result) is tuple:
-            packing = "tuple"
-        elif typing.get_origin(result) is list:
-            packing = "list"
-        else:
+        packing = _PACKINGS.get(typing.get_origin(result) or result)
+        if packing is None:
             msg = f"{function.__name__}: returns {result!r}, not Tensor, a tuple or a list of them"
             raise DeclarationError(msg)
         return cls(tuple(parameters), packing)

@@ -15,7 +15,6 @@ LIMIT: Final = 1000
 """Characters that one foreign object or message may take in a report."""
 
 _CORE: Final = str(Path(__file__).parent.parent) + os.sep
-_PLUGINS: Final = str(Path(__file__).parent) + os.sep
 _MACHINERY: Final = (_CORE, str(Path(importlib.__file__).parent) + os.sep, "<")
 """Beginnings of the file names of code that a plugin's author did not write."""
 
@@ -49,13 +48,6 @@ def place(error: BaseException) -> str:
 def clean(text: str) -> str:
     """The text as every stream and file can take it."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def callers() -> tuple[str, ...]:
-    """The callers outside this package, innermost last; no source is read for it."""
-    summary = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
-    frames = [f for f in reversed(summary) if not f.filename.startswith(_PLUGINS)]
-    return tuple(f"{f.filename}:{f.lineno} in {f.name}" for f in frames)
 
 
 def _guarded(text: Callable[[], object], otherwise: str) -> str:

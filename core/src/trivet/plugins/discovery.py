@@ -13,9 +13,11 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import EntryPoint
 from typing import Any, Final, TypeVar
 
 from trivet.contracts.device_info import DeviceInfo
+from trivet.contracts.hooks import ENTRY_POINTS
 from trivet.contracts.version import CONTRACT
 from trivet.errors import (
     OrderError,
@@ -27,11 +29,11 @@ from trivet.errors import (
 )
 from trivet.plugins import capture
 from trivet.plugins.answers import devices_problem, plain, probe_problem
-from trivet.plugins.describe import callers, clean, place, said, shown
+from trivet.plugins.describe import clean, place, said, shown
 from trivet.plugins.hook_calls import NAMES, Hooks, problems
 from trivet.plugins.metadata import Candidate, candidates, normalised, with_rivals
 from trivet.plugins.report import Line, Report, Status
-from trivet.settings import Settings, near_misses, read
+from trivet.settings import Settings, meant, read
 
 T = TypeVar("T")
 
@@ -54,14 +56,11 @@ class Discovery:
 
     Args:
         settings: whose ``allow`` and ``deny`` filter plugins by plugin or distribution name.
-        stack: where the first discovery was asked for.
     """
 
-    def __init__(self, settings: Settings, stack: tuple[str, ...] = ()) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._lock = threading.RLock()
-        self._first_discovery = stack
-        self._first_start: tuple[str, ...] = ()
         self._entries: dict[str, _Entry] = {}
         self._others: list[Line] = []
         apart: list[Candidate] = []
@@ -80,14 +79,8 @@ class Discovery:
 
     def _judge(self, candidate: Candidate) -> Line:
         """The line of a plugin from its metadata and the settings alone."""
-        line = Line(
-            plugin=candidate.name,
-            dist=candidate.dist,
-            version=candidate.version,
-            module=candidate.module,
-            extends=candidate.extends,
-            reason="not imported, nothing has asked for it",
-        )
+        who = candidate.name, candidate.dist, candidate.version, candidate.module
+        line = Line(*who, candidate.extends, reason="not imported, nothing has asked for it")
         if reason := self._filter(candidate):
             return replace(line, status=Status.FILTERED, reason=reason, fix="change that setting")
         if flaw := candidate.flaw():
@@ -95,8 +88,8 @@ class Discovery:
             fix = fix if candidate.rivals else f"tell who makes {candidate.dist}"
             fix = f"install it again; {fix}" if candidate.damage else fix
             return replace(line, status=Status.BROKEN, reason=flaw, fix=fix)
-        if misfit := candidate.misfit(CONTRACT):
-            fix = candidate.misfit_fix(CONTRACT)
+        misfit, fix = candidate.misfit(CONTRACT)
+        if misfit:
             return replace(line, status=Status.INCOMPATIBLE, reason=misfit, fix=fix)
         return line
 
@@ -129,17 +122,14 @@ class Discovery:
         """
         return self._entry(name).line
 
-    def owners(self) -> tuple[str, ...]:
-        """Plugins with a device of their own about which nothing speaks against using them."""
-        return tuple(
-            n for n, e in self._entries.items() if e.line.usable and not e.candidate.extends
-        )
+    def usable(self, extends: str = "") -> tuple[str, ...]:
+        """Plugins that nothing speaks against, in order of name.
 
-    def extenders(self, kind: str) -> tuple[str, ...]:
-        """Plugins that add to another plugin's device kind, in order of name."""
-        return tuple(
-            n for n, e in self._entries.items() if e.line.usable and e.candidate.extends == kind
-        )
+        Args:
+            extends: the device kind that they add to; empty for those with one of their own.
+        """
+        entries = self._entries.items()
+        return tuple(n for n, e in entries if e.line.usable and e.candidate.extends == extends)
 
     def report(self) -> Report:
         """Everything known at this moment."""
@@ -149,8 +139,6 @@ class Discovery:
                 lines=tuple(sorted(lines, key=lambda line: (line.plugin, line.dist))),
                 notes=tuple(self._notes()),
                 contract=CONTRACT,
-                first_discovery=self._first_discovery,
-                first_start=self._first_start,
             )
 
     def failure(self, name: str) -> PluginError:
@@ -236,24 +224,16 @@ class Discovery:
             entry = self._entry(name)
             entry.line = replace(entry.line, reason=reason, details=details)
 
-    def started(self) -> None:
-        """Remembers where the first device was started."""
-        with self._lock:
-            self._first_start = self._first_start or callers()
-
     # --- inside ---
 
     def _entry(self, name: str) -> _Entry:
         try:
             return self._entries[name]
         except KeyError:
-            near = near_misses(name, self._entries)
-            installed = ", ".join(self._entries) or "none"
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise PluginNotFound(
-                f"no installed distribution brings a device or plugin {name!r}",
-                fix=f"{hint}installed: {installed}",
-            ) from None
+            msg = f"no installed distribution brings a device or plugin {name!r}"
+            installed = f"installed: {', '.join(self._entries) or 'none'}"
+            fix = f"{meant(name, self._entries)} {installed}".lstrip()
+            raise PluginNotFound(msg, fix=fix) from None
 
     def _guard(self, entry: _Entry, what: str, status: Status, call: Callable[[], T]) -> T | None:
         """Calls foreign code; keeps its output and what it raises in its line."""
@@ -292,9 +272,9 @@ class Discovery:
         self.refuse(candidate.name, status, reason, fix)
 
     def _import(self, entry: _Entry) -> Hooks | None:
-        name = entry.candidate.name
-        what = "raises while it is imported"
-        module = self._guard(entry, what, Status.IMPORT_FAILED, entry.candidate.entry_point.load)
+        name, what = entry.candidate.name, "raises while it is imported"
+        point = EntryPoint(name, entry.candidate.module, ENTRY_POINTS)
+        module = self._guard(entry, what, Status.IMPORT_FAILED, point.load)
         if not entry.line.usable:
             return None
         entry.line = replace(entry.line, loaded=True)
@@ -339,8 +319,7 @@ class Discovery:
         for which, names in (("allow", self.settings.allow), ("deny", self.settings.deny)):
             for name in names:
                 if normalised(name) not in known:
-                    near = near_misses(normalised(name), known)
-                    hint = f", did you mean {' or '.join(near)}?" if near else ""
+                    hint = meant(normalised(name), known, ", ")
                     source = self.settings.source(which)
                     notes.append(f"{source} names {name!r}, which is not installed{hint}")
         notes += _lonely([e.candidate for e in self._entries.values()])
@@ -353,8 +332,7 @@ def _lonely(found: Sequence[Candidate]) -> Iterator[str]:
     for candidate in found:
         kind = candidate.extends
         if kind and kind not in kinds:
-            near = near_misses(kind, kinds)
-            hint = f", did you mean {' or '.join(near)}?" if near else ""
+            hint = meant(kind, kinds, ", ")
             yield f"{candidate.name} adds to {kind!r}, which no installed distribution brings{hint}"
 
 
@@ -373,7 +351,7 @@ def discover(settings: Settings | None = None) -> Discovery:
     global _discovery
     with _lock:
         if _discovery is None:
-            _discovery = Discovery(settings or read(), callers())
+            _discovery = Discovery(settings or read())
         return _discovery
 
 

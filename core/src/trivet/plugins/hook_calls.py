@@ -14,7 +14,7 @@ from typing import Any, Final
 import pluggy
 
 from trivet.contracts import hooks as specification
-from trivet.settings import near_misses
+from trivet.settings import meant, near_misses
 
 PROJECT: Final = "trivet"
 PREFIX: Final = "trivet_"
@@ -54,7 +54,6 @@ class Hooks:
     """The hooks of one plugin, to be called by name; ``problems`` must have found nothing."""
 
     def __init__(self, name: str, module: types.ModuleType) -> None:
-        self.module = module
         self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(specification)
         self._manager.register(module, name=name)
@@ -79,8 +78,7 @@ def problems(module: types.ModuleType) -> Iterator[str]:
         if not name.startswith(PREFIX) or isinstance(value, types.ModuleType):
             continue
         if name not in NAMES:
-            near = near_misses(name, NAMES)
-            hint = f", did you mean {near[0]}?" if near else ""
+            hint = meant(name, near_misses(name, NAMES)[:1], ", ")  # the prefix makes all alike
             yield f"{name} is no hook of the contract{hint}"
         elif not inspect.isfunction(value):
             yield f"{name} is a {type(value).__name__}, not a function"
@@ -93,8 +91,7 @@ def _argument_problems(name: str, function: types.FunctionType) -> Iterator[str]
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name not in wanted:
             allowed = f"({', '.join(wanted)})"
-            near = near_misses(parameter.name, wanted)
-            hint = f", did you mean {near[0]!r}?" if near else ""
+            hint = meant(repr(parameter.name), map(repr, wanted), ", ")
             yield f"{name} has argument {parameter.name!r}, its arguments are {allowed}{hint}"
         elif parameter.default is not parameter.empty:
             yield f"{name} gives {parameter.name!r} a default, so it would not be passed"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +77,7 @@ def _ask(line: Line, seconds: float, environment: Mapping[str, str]) -> Line:
             return _lost(line, answer, f"no answer within {seconds:g} s")
         rows = _rows(answer)
         if rows and isinstance(rows[-1], dict):
-            return _line(line, rows[-1])
+            return _line(rows[-1])
         how = f"ended its process with status {process.returncode}"
         if process.returncode < 0:
             how = f"ended its process by {signal.Signals(-process.returncode).name}"
@@ -115,18 +115,10 @@ def _lost(line: Line, answer: Path, how: str) -> Line:
     )
 
 
-def _line(line: Line, row: Mapping[str, Any]) -> Line:
-    details: Sequence[str] = row["details"]
-    return replace(
-        line,
-        status=Status(row["status"]),
-        reason=row["reason"],
-        fix=row["fix"],
-        loaded=row["loaded"],
-        details=tuple(details),
-        printed=row["printed"],
-        error=RuntimeError(row["error"]) if row["error"] else None,
-    )
+def _line(row: Mapping[str, Any]) -> Line:
+    error = RuntimeError(row["error"]) if row["error"] else None
+    given = {"status": Status(row["status"]), "details": tuple(row["details"]), "error": error}
+    return Line(**{**row, **given})
 
 
 def child(plugin: str, answer: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, distributions
 from importlib.metadata import distribution as first_distribution
+from importlib.metadata import distributions
 from typing import Final
 
 from trivet.contracts.hooks import CONTRACT_POINTS, ENTRY_POINTS, EXTENDS_POINTS
@@ -63,11 +63,6 @@ class Candidate:
         """Distribution and version in one word, for messages."""
         return f"{self.dist} {self.version}"
 
-    @property
-    def entry_point(self) -> EntryPoint:
-        """The entry point, ready to load."""
-        return EntryPoint(self.name, self.module, ENTRY_POINTS)
-
     def flaw(self) -> str:
         """Why this metadata cannot be used at all; empty when it can."""
         if self.damage:
@@ -80,29 +75,26 @@ class Candidate:
             return f"the name {self.name!r} is reserved"
         return ""
 
-    def misfit(self, contract: int) -> str:
-        """Why it does not fit this core's contract; empty when it does."""
-        if not self.contract:
-            stray = f" (it states one for {', '.join(self.strays)})" if self.strays else ""
-            return f"it states no contract range{stray}; this trivet has contract {contract}"
-        match = _RANGE.fullmatch(self.contract)
-        if not match:
-            short = self.contract if len(self.contract) <= _LONG else f"{self.contract[:_LONG]}..."
-            return f"its contract range {shown(short)} is not of the form vN:vM"
-        lowest, highest = int(match[1]), int(match[2])
-        if lowest <= contract <= highest:
-            return ""
-        return f"built for contract {lowest} to {highest}, this trivet has contract {contract}"
-
-    def misfit_fix(self, contract: int) -> str:
-        """What to do about a misfit."""
-        if _RANGE.fullmatch(self.contract):
-            return f"install {self.dist} for contract {contract}, or the trivet it wants"
-        return (
+    def misfit(self, contract: int) -> tuple[str, str]:
+        """Why it does not fit this core's contract, and what to do; empty when it does."""
+        state = (
             f"put this into the pyproject.toml of {self.dist} and install it again:\n"
             f'    [project.entry-points."{CONTRACT_POINTS}"]\n'
             f'    {self.name} = "v{contract}:v{contract}"'
         )
+        if not self.contract:
+            stray = f" (it states one for {', '.join(self.strays)})" if self.strays else ""
+            why = f"it states no contract range{stray}; this trivet has contract {contract}"
+            return why, state
+        match = _RANGE.fullmatch(self.contract)
+        if not match:
+            short = self.contract if len(self.contract) <= _LONG else f"{self.contract[:_LONG]}..."
+            return f"its contract range {shown(short)} is not of the form vN:vM", state
+        lowest, highest = int(match[1]), int(match[2])
+        if lowest <= contract <= highest:
+            return "", ""
+        why = f"built for contract {lowest} to {highest}, this trivet has contract {contract}"
+        return why, f"install {self.dist} for contract {contract}, or the trivet it wants"
 
 
 def normalised(name: str) -> str:

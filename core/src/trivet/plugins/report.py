@@ -82,25 +82,14 @@ class Line:
 
     def to_json(self) -> dict[str, object]:
         """Plain values; the exception as its type and text."""
-        return {
-            "plugin": self.plugin,
-            "dist": self.dist,
-            "version": self.version,
-            "module": self.module,
-            "extends": self.extends,
-            "status": self.status.value,
-            "reason": self.reason,
-            "fix": self.fix,
-            "loaded": self.loaded,
-            "details": list(self.details),
-            "printed": self.printed,
-            "error": said(self.error) if self.error is not None else "",
-        }
+        error = said(self.error) if self.error is not None else ""
+        given = {"status": self.status.value, "details": list(self.details), "error": error}
+        return vars(self) | given
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """All lines at one moment, remarks about the settings, and where discovery began.
+    """All lines at one moment, and remarks about the settings.
 
     Iterating gives the lines; ``str()`` gives the text that ``trivet doctor`` shows.
     """
@@ -108,8 +97,6 @@ class Report:
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     contract: int = 0
-    first_discovery: tuple[str, ...] = ()
-    first_start: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Line]:
         return iter(self.lines)
@@ -122,10 +109,6 @@ class Report:
             if line.plugin == plugin:
                 return line
         raise KeyError(plugin)
-
-    def of(self, *status: Status) -> tuple[Line, ...]:
-        """The lines with one of these answers."""
-        return tuple(line for line in self.lines if line.status in status)
 
     def __str__(self) -> str:
         rows = [str(line) for line in self.lines] or ["no plugin is installed"]

@@ -64,7 +64,6 @@ def resolve(spec: str, discovery: Discovery, settings: Settings | None = None) -
         PluginBroken: the plugin asked for cannot be used; its line of the report is the text.
         AmbiguousDevice: ``auto`` finds two devices that are equally entitled.
     """
-    discovery.started()
     if spec != AUTO:
         return _named(spec, discovery, "asked for by name")
     settings = settings or discovery.settings
@@ -111,7 +110,7 @@ def _named(spec: str, discovery: Discovery, reason: str) -> Resolved:
 def _willing(kind: str, discovery: Discovery) -> tuple[str, ...]:
     """The plugins that add to a kind and neither fail nor decline."""
     willing = []
-    for name in discovery.extenders(kind):
+    for name in discovery.usable(extends=kind):
         discovery.devices(name)
         if discovery.line(name).usable:
             willing.append(name)
@@ -119,7 +118,7 @@ def _willing(kind: str, discovery: Discovery) -> tuple[str, ...]:
 
 
 def _automatic(discovery: Discovery, *, strict: bool) -> Resolved:
-    present = [name for name in discovery.owners() if name != EMBEDDED and discovery.devices(name)]
+    present = [name for name in discovery.usable() if name != EMBEDDED and discovery.devices(name)]
     entitled = [n for n in present if not discovery.candidate(n).own] or present
     if len(entitled) > 1:
         homes = [f"{n} ({discovery.line(n).dist})" for n in entitled]

@@ -129,15 +129,12 @@ def _check_subject(op: Operator, term: Term, path: str, who: str) -> None:
     """Refuses a term whose path is of a kind that the term cannot speak about."""
     head, _, attribute = path.partition(".")
     parameter = op.parameters.get(head)
-    dim = parameter is None and head in op.where
-    scalar = parameter is not None and parameter.scalar
-    integer = parameter is not None and parameter.kind == "int"
-    size = attribute == "rank" or (not attribute and (dim or integer))
+    size = attribute == "rank" or op.is_size(path)
     fits = {
-        "tensor": not attribute and not dim and not scalar and head in (*op.tensors, "out"),
-        "optional": parameter is not None and (parameter.optional or parameter.kind == "Tensor[]"),
+        "tensor": not attribute and not op.is_size(head) and head in (*op.tensors, "out"),
+        "optional": parameter is not None and parameter.kind in ("Tensor?", "Tensor[]"),
         "size": size,
-        "value": size or attribute == "dtype" or scalar,
+        "value": size or attribute == "dtype" or head in op.scalars,
         "": True,
     }
     if not fits[term.about]:

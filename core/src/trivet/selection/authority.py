@@ -7,7 +7,6 @@ priorities as numbers, because vendors would bid.
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,9 +14,10 @@ from types import MappingProxyType
 from typing import Final
 
 from trivet.contracts.implementation import PROPERTIES
+from trivet.contracts.names import need_names
 from trivet.errors import ConfigError, UnknownName
 from trivet.plugins.verification import REFERENCE
-from trivet.settings import Order, Settings
+from trivet.settings import Order, Settings, likely
 
 LOCK: Final = "lock"
 """The layer of a lock file; what it names and somebody forbids ends as a mismatch."""
@@ -34,19 +34,14 @@ def orders(given: Mapping[str, str | Sequence[str]]) -> Mapping[str, tuple[str, 
     Raises:
         UnknownName: it is no mapping, or a list holds something else than text.
     """
-    if not _is_mapping(given):
-        msg = f"order lists are a mapping from operators, not {given!r}"
-        raise UnknownName(msg, fix='write {"rms_norm": ["plugin/name"]}')
+    what = "order lists are a mapping from operators"
+    need_names(given, what, 'write {"rms_norm": ["plugin/name"]}')
     lists = {k: (v,) if isinstance(v, str) else v for k, v in given.items()}
     for operator, names in lists.items():
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
             msg = f"the order list of {operator!r} is {names!r}"
             raise UnknownName(msg, fix=f'write {operator}="plugin/name", or a list of them')
     return MappingProxyType({k: tuple(v) for k, v in lists.items()})
-
-
-def _is_mapping(given: object) -> bool:
-    return isinstance(given, Mapping)
 
 
 @contextlib.contextmanager
@@ -160,8 +155,8 @@ class Policy:
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    near = difflib.get_close_matches(name, list(known), n=3) or list(known)
-    return UnknownName(f"an order list names no {kind}: {name!r}", fix=f"known: {', '.join(near)}")
+    problem = f"an order list names no {kind}: {name!r}"
+    return UnknownName(problem, fix=f"known: {likely(name, known)}")
 
 
 def current_context() -> tuple[tuple[Mapping[str, tuple[str, ...]], ...], frozenset[str]]:

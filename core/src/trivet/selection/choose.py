@@ -24,7 +24,6 @@ class Arm:
     implementation: Implementation
     function: Callable[..., Any]
     terms: tuple[Term, ...]
-    supplied: str
     copies: int
 
     @property
@@ -135,8 +134,8 @@ def choose(
         if isinstance(found, str):
             rows.append(Row(provider, "no", found, note))
             continue
-        if shadow := _shadow(found, arms):
-            rows.append(Row(provider, "shadowed", f"{shadow} accepts all that it would", note))
+        if taken := shadow(found, arms):
+            rows.append(Row(provider, "shadowed", taken, note))
             continue
         arms.append(found)
         rows.append(_accepted(found, note))
@@ -202,7 +201,7 @@ def _arm(implementation: Implementation, form: str, facts: Facts) -> Arm | str:
     made = derive(op, implementation.form, form, implementation.function)
     if isinstance(made, str):
         return made
-    return Arm(implementation, made.function, tuple(undecided), made.supplied, made.copies)
+    return Arm(implementation, made.function, tuple(undecided), made.copies)
 
 
 def _on_clones(op: Operator, domain: Sequence[Term]) -> list[Term]:
@@ -240,19 +239,17 @@ def _on_fresh(op: Operator, term: Term, facts: Facts) -> Term | str | None:
     return f"{term} is not certain of a result that core allocates"
 
 
-def _shadow(arm: Arm, earlier: Sequence[Arm]) -> str:
-    """The earlier provider whose undecided terms are all among this arm's."""
-    for other in earlier:
-        if set(other.terms) <= set(arm.terms):
-            return other.provider
-    return ""
+def shadow(arm: Arm, earlier: Sequence[Arm]) -> str:
+    """Which earlier provider accepts all that an arm would; empty when none does."""
+    found = (a.provider for a in earlier if set(a.terms) <= set(arm.terms))
+    return next((f"{provider} accepts all that it would" for provider in found), "")
 
 
 def _accepted(arm: Arm, note: str) -> Row:
     notes = [note] if note else []
     if arm.function is not arm.implementation.function:
         copies = f", {arm.copies} copies a call" if arm.copies else ""
-        notes.append(f"derived from the {arm.supplied} form{copies}")
+        notes.append(f"derived from the {arm.implementation.form} form{copies}")
     if arm.terms:
         return Row(arm.provider, "guarded", " and ".join(map(str, arm.terms)), "; ".join(notes))
     return Row(arm.provider, "yes", "", "; ".join(notes))

@@ -6,13 +6,15 @@ form that copies says how often; copies are counted here, never at run time.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from trivet.contracts.declaration import Operator, Output
-from trivet.selection.texts import compile_function, literal
+from trivet.contracts.names import missing_form
+from trivet.selection.texts import compile_function
 
 SUFFIX = {"functional": "", "inplace": "_", "out": "_out"}
 
@@ -27,10 +29,9 @@ def function_name(op: Operator, form: str) -> str:
 
 @dataclass(frozen=True)
 class Derived:
-    """A function of the wanted form, the form it was made from, and its copies per call."""
+    """A function of the wanted form, and its copies per call."""
 
     function: Callable[..., Any]
-    supplied: str
     copies: int
 
 
@@ -41,19 +42,14 @@ def derive(op: Operator, have: str, want: str, function: Callable[..., Any]) -> 
     ``inplace`` and ``out`` copy a functional result.
     """
     if have == want:
-        return Derived(function, have, 0)
-    if op.inplace_only:
-        return f"{op.name} has no {want} form"
-    if want == "inplace" and not op.inplace:
-        return f"{op.name} has no in-place form"
-    if (have, want) == ("out", "inplace"):
-        middle, copies = _make(op, "out", "functional", function), len(op.outputs)
-        return Derived(_make(op, "functional", "inplace", middle), have, copies)
-    if (have, want) == ("inplace", "out"):
-        middle, copies = _make(op, "inplace", "functional", function), 2 * len(op.outputs)
-        return Derived(_make(op, "functional", "out", middle), have, copies)
-    copies = 0 if have == "out" else len(op.outputs)
-    return Derived(_make(op, have, want, function), have, copies)
+        return Derived(function, 0)
+    if problem := missing_form(op, want):
+        return problem
+    copies = 0
+    for a, b in itertools.pairwise(dict.fromkeys([have, "functional", want])):
+        function = _make(op, a, b, function)
+        copies += 0 if a == "out" else len(op.outputs)
+    return Derived(function, copies)
 
 
 def _make(op: Operator, have: str, want: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,17 +87,11 @@ def _functional_from_inplace(op: Operator) -> list[str]:
 
 
 def _functional_from_out(op: Operator) -> list[str]:
-    lines, names = [], []
-    for position, output in enumerate(op.outputs):
-        name = f"_o{position}"
-        names.append(name)
-        lines.append(f"{name} = {allocation(op, output)}")
+    names = [f"_o{position}" for position in range(len(op.outputs))]
+    lines = [f"{n} = {allocation(op, o)}" for n, o in zip(names, op.outputs, strict=True)]
     if op.signature.packing == "one":
         return [*lines, _call(op, f"out={names[0]}"), f"return {names[0]}"]
-    optional = [n for n, o in zip(names, op.outputs, strict=True) if _maybe(op, o)]
-    present = "[" + ", ".join(names) + "]"
-    if optional:
-        present = f"[_t for _t in ({', '.join(names)},) if _t is not None]"
+    present = _listed(names, optional=any(_maybe(op, o) for o in op.outputs))
     packed = "_o" if op.signature.packing == "list" else "tuple(_o)"
     return [*lines, f"_o = {present}", _call(op, "out=_o"), f"return {packed}"]
 
@@ -128,9 +118,13 @@ def _packed(op: Operator, names: list[str]) -> str:
         return names[0]
     if op.signature.packing == "tuple":
         return ", ".join(names)
-    if any(op.parameters[n].optional for n in names):
-        return f"[_t for _t in ({', '.join(names)},) if _t is not None]"
-    return f"[{', '.join(names)}]"
+    return _listed(names, optional=any(op.parameters[n].optional for n in names))
+
+
+def _listed(names: list[str], *, optional: bool) -> str:
+    """A list of the results, of those that are there where some may not be."""
+    text = ", ".join(names)
+    return f"[_t for _t in ({text},) if _t is not None]" if optional else f"[{text}]"
 
 
 def _maybe(op: Operator, output: Output) -> bool:
@@ -156,11 +150,5 @@ def allocation(op: Operator, output: Output) -> str:
             value = place.dim.value_text(f"{place.arg}.shape[{place.index}]")
             sizes.append(dim.size_text(value if dim.form == "plain" else f"({value})"))
     base = like if like in op.parameters else op.tensors[0]
-    dtype = "" if like in op.parameters else f", dtype={literal(_torch_dtype(like))}"
+    dtype = "" if like in op.parameters else f", dtype=_{like}"
     return f"{guard}{base}.new_empty(({', '.join(sizes)},){dtype})"
-
-
-def _torch_dtype(name: str) -> Any:
-    import torch
-
-    return getattr(torch, name)

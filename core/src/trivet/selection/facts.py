@@ -7,8 +7,8 @@ is a ``range`` or an ``Interval``. What is absent is unknown; there are no negat
 
 from __future__ import annotations
 
-import difflib
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +19,13 @@ import torch
 
 from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.dims import Shape
-from trivet.contracts.names import check_path
+from trivet.contracts.names import check_path, need_names
 from trivet.contracts.signature import REQUIRED
 from trivet.contracts.terms import PRESENT, UNKNOWN, Interval, Layout, Term
+from trivet.contracts.terms.term import shown
 from trivet.contracts.terms.value import Absent, Present
 from trivet.errors import DeclarationError, UnknownName
+from trivet.settings import likely
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,22 +60,14 @@ class Facts:
 
     def inner(self, arg: str) -> int:
         """Trailing dims of a declared shape."""
-        return len(self.operator.shapes[arg].inner)
-
-    def with_values(self, extra: Mapping[str, Any]) -> Facts:
-        """These facts and some more."""
-        return Facts(self.operator, MappingProxyType({**self.values, **extra}))
+        return self.operator.inner(arg)
 
     def width(self, shape: Shape) -> Any:
         """The product of the dims after the star, or UNKNOWN."""
-        width = 1
-        for dim in shape.inner:
-            value = self.values.get(dim.name, UNKNOWN)
-            n = self.values.get(dim.n, UNKNOWN) if isinstance(dim.n, str) else dim.n
-            if not isinstance(value, int) or not isinstance(n, int):
-                return UNKNOWN
-            width *= dim.size({**self.values, dim.name: value})
-        return width
+        needed = [n for dim in shape.inner for n in (dim.name, dim.n) if isinstance(n, str)]
+        if not all(isinstance(self.values.get(name), int) for name in needed):
+            return UNKNOWN
+        return math.prod(dim.size(self.values) for dim in shape.inner)
 
 
 def normalise(
@@ -94,9 +88,8 @@ def normalise(
     Raises:
         UnknownName: a fact names nothing, or has a value that cannot be; near misses are listed.
     """
-    if not _are_facts(given):
-        msg = f"facts of {op.name} are a mapping from paths to values, not {given!r}"
-        raise UnknownName(msg, fix='write {"hidden": 576, ...}')
+    what = f"facts of {op.name} are a mapping from paths to values"
+    need_names(given, what, 'write {"hidden": 576, ...}')
     values: dict[str, Any] = {}
     for arg, declared in op.dtypes.items():
         fixed = getattr(torch, declared, None)
@@ -115,10 +108,6 @@ def normalise(
         if values[path] != fixed:
             raise _refusal(op, path, values[path], f"it is declared {plain(fixed)}")
     return Facts(op, MappingProxyType(values))
-
-
-def _are_facts(given: object) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(path, str) for path in given)
 
 
 def _expand(op: Operator, path: str, value: Any) -> dict[str, Any]:
@@ -208,9 +197,8 @@ def _known(op: Operator, path: str) -> None:
         check_path(op, path, "", out=not op.inplace_only)
     except DeclarationError as error:
         names = [*op.where, *op.parameters, *(f"{t}.dtype" for t in op.tensors), "dtype"]
-        near = difflib.get_close_matches(path, names, n=3) or names
         msg = f"fact {path!r} is no dim, argument or attribute of {op.name}"
-        raise UnknownName(msg, fix=f"use one of {', '.join(near)}") from error
+        raise UnknownName(msg, fix=f"use one of {likely(path, names)}") from error
 
 
 def _refusal(op: Operator, path: str, value: Any, why: str) -> UnknownName:
@@ -220,7 +208,7 @@ def _refusal(op: Operator, path: str, value: Any, why: str) -> UnknownName:
 def plain(value: Any) -> Any:
     """A fact's value for JSON: dtypes by name, ranges as ``[low, high]``."""
     if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
+        return shown(value)
     if isinstance(value, Interval):
         return [value.low, value.high]
     json.dumps(value)
@@ -257,12 +245,10 @@ class Call:
         tensor = self.arguments.get(place.arg)
         if tensor is None:
             return UNKNOWN
+        shape = tensor.shape
         if place.dim.star:
-            value = 1
-            for size in self.operator.shapes[place.arg].leading(tensor.shape):
-                value = value * size
-            return value
-        return place.dim.solve(tensor.shape[place.index], self.arguments)
+            return math.prod(self.operator.shapes[place.arg].leading(shape))
+        return place.dim.solve(shape[place.index], self.arguments)
 
     def layout(self, arg: str) -> Layout | None:
         """The layout of a tensor of this call."""
@@ -273,9 +259,7 @@ class Call:
 
     def inner(self, arg: str) -> int:
         """Trailing dims of a declared shape."""
-        if arg == "out":
-            return len(self.operator.outputs[0].shape.inner)
-        return len(self.operator.shapes[arg].inner)
+        return self.operator.inner(arg)
 
 
 def decide(op: Operator, term: Term, view: Facts | Call) -> bool | str | None:
@@ -302,12 +286,6 @@ def decide(op: Operator, term: Term, view: Facts | Call) -> bool | str | None:
 
 def owners(op: Operator, term: Term) -> set[str]:
     """The tensor arguments that a term looks at."""
-    found = set()
-    for path in term.paths:
-        head = path.partition(".")[0]
-        if head in op.parameters:
-            if op.parameters[head].tensor:
-                found.add(head)
-        elif head in op.where:
-            found.add(op.where[head].arg)
-    return found
+    heads = {path.partition(".")[0] for path in term.paths}
+    dims = heads & (op.where.keys() - op.parameters.keys())
+    return heads.intersection(op.tensors) | {op.where[dim].arg for dim in dims}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -14,6 +14,7 @@ from trivet.selection.facts import plain
 from trivet.settings import Settings
 
 SCHEMA: Final = 1
+_AGAIN: Final = "write it again: trivet plan --save FILE"
 
 
 def site_document(choice: Choice, mode: str, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -31,15 +32,11 @@ def site_document(choice: Choice, mode: str, variables: Mapping[str, str]) -> di
             {
                 "provider": arm.provider,
                 "digest": arm.implementation.digest,
-                "when": [_plain_term(t.to_json()) for t in arm.terms],
+                "when": [list(map(plain, t.to_json())) for t in arm.terms],
             }
             for arm in choice.arms
         ],
     }
-
-
-def _plain_term(term: list[Any]) -> list[Any]:
-    return [plain(v) for v in term]
 
 
 def digest(document: Mapping[str, Any]) -> str:
@@ -66,7 +63,7 @@ def load(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         msg = f"lock file {path} cannot be read: {error}"
-        raise ConfigError(msg, fix="write it again: trivet plan --save FILE") from error
+        raise ConfigError(msg, fix=_AGAIN) from error
     return dict(checked(found, str(path)))
 
 
@@ -107,15 +104,14 @@ def checked(found: Any, what: str) -> Mapping[str, Any]:
         ConfigError: it is no lock, has another schema, or was changed by hand.
     """
     if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:
-        msg = f"{what} is no trivet lock of schema {SCHEMA}"
-        raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
-    if found.get("digest") != digest(found):
-        msg = f"{what}: its digest does not fit its content; it was edited or cut short"
-        raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
-    if not _has_choices(found.get("sites")):
-        msg = f"{what}: its sites are not what trivet writes"
-        raise ConfigError(msg, fix="write it again: trivet plan --save FILE")
-    return found
+        problem = f" is no trivet lock of schema {SCHEMA}"
+    elif found.get("digest") != digest(found):
+        problem = ": its digest does not fit its content; it was edited or cut short"
+    elif not _has_choices(found.get("sites")):
+        problem = ": its sites are not what trivet writes"
+    else:
+        return found
+    raise ConfigError(what + problem, fix=_AGAIN)
 
 
 def _has_choices(sites: object) -> bool:
@@ -136,18 +132,20 @@ def verify(locked: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Raises:
         LockMismatch: lists every field that differs, with both values.
     """
-    fields = list(_differences(locked, now, ""))
+    then, later = ({k: v for k, v in d.items() if k != "digest"} for d in (locked, now))
+    fields = list(
+        differences(then, later, lambda a, b: f"locked {json.dumps(a)}, now {json.dumps(b)}")
+    )
     if fields:
         msg = f"the lock and this process differ in {len(fields)} field(s)"
         raise LockMismatch(msg, fields=fields, fix="restore what changed, or write a new lock")
 
 
-def _differences(a: Any, b: Any, path: str) -> Iterator[str]:
+def differences(a: Any, b: Any, text: Callable[[Any, Any], str], path: str = "") -> Iterator[str]:
+    """One line for each value that differs between two mappings; an absent one is None."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in sorted(a.keys() | b.keys()):
-            if path == "" and key == "digest":
-                continue
             where = f"{path}.{key}" if path else key
-            yield from _differences(a.get(key), b.get(key), where)
+            yield from differences(a.get(key), b.get(key), text, where)
     elif a != b:
-        yield f"{path}: locked {json.dumps(a)}, now {json.dumps(b)}"
+        yield f"{path}: {text(a, b)}"

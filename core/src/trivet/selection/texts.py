@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trivet.contracts.terms import has_rows
+from trivet.contracts.terms.term import shown
 
 _GLOBALS: dict[str, Any] = {
     "torch": torch,  # these three: defaults and constants as ``repr`` spells them
@@ -32,7 +33,7 @@ _GLOBALS: dict[str, Any] = {
 def literal(value: object) -> str:
     """A constant as text that the generated code understands."""
     if isinstance(value, torch.dtype):
-        return f"_{str(value).removeprefix('torch.')}"
+        return f"_{shown(value)}"
     return repr(value)
 
 

@@ -6,33 +6,29 @@ layers apart, so that an explanation can say which layer spoke.
 
 from __future__ import annotations
 
-from trivet.settings.effective import FILE_NAME, find_file, read, user_folder
+from trivet.settings.effective import read, user_folder
 from trivet.settings.variables import (
-    DEFAULT,
     MODES,
     PREFIX,
     VARIABLES,
     Order,
-    Orders,
     Settings,
-    Variable,
+    likely,
     markdown_table,
+    meant,
     near_misses,
     unknown_variables,
 )
 
 __all__ = [
-    "DEFAULT",
-    "FILE_NAME",
     "MODES",
     "PREFIX",
     "VARIABLES",
     "Order",
-    "Orders",
     "Settings",
-    "Variable",
-    "find_file",
+    "likely",
     "markdown_table",
+    "meant",
     "near_misses",
     "read",
     "unknown_variables",

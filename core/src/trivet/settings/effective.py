@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -54,16 +53,13 @@ def read(environ: Mapping[str, str] | None = None, *, folder: Path | None = None
     """
     environ = os.environ if environ is None else environ
     path = find_file(environ, Path.cwd() if folder is None else folder)
-    file = None
+    values: dict[str, Any] = {}
+    keys: dict[str, str] = {}
     if path:
         from trivet.settings.file import load  # most processes have no file
 
-        file = load(path)
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    if file:
-        values |= file.values
-        sources |= {name: f"{file.path} {key}" for name, key in file.keys.items()}
+        values, keys = load(path)
+    sources = {name: f"{path} {key}" for name, key in keys.items()}
     for variable in VARIABLES:
         text = environ.get(variable.name, "")
         if text:
@@ -72,12 +68,4 @@ def read(environ: Mapping[str, str] | None = None, *, folder: Path | None = None
     values["config"] = path
     if path:
         sources.setdefault("config", "found")
-    settings = Settings(**values, sources=MappingProxyType(sources))
-    if file is None:
-        return settings
-    return replace(
-        settings,
-        file_providers=file.providers,
-        file_providers_by_mode=file.by_mode,
-        file_forbid=file.forbid,
-    )
+    return Settings(**values, sources=MappingProxyType(sources))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,20 +17,11 @@ from trivet.settings.variables import (
     VARIABLES,
     Orders,
     Variable,
-    near_misses,
+    meant,
 )
 
-
-@dataclass(frozen=True, eq=False)
-class File:
-    """A parsed configuration file: plain values by ``Settings`` field, orders by mode."""
-
-    path: Path
-    values: Mapping[str, object]
-    keys: Mapping[str, str]
-    providers: Orders = field(default_factory=dict)
-    by_mode: Mapping[str, Orders] = field(default_factory=dict)
-    forbid: Orders = field(default_factory=dict)
+Values = dict[str, Any]
+"""Values by field of ``Settings``."""
 
 
 class _Reader:
@@ -44,8 +34,7 @@ class _Reader:
         return ConfigError(f"{self.path}: {key}: {problem}", fix=fix)
 
     def unknown(self, key: str, allowed: Iterable[str]) -> ConfigError:
-        near = near_misses(key.rpartition(".")[2], allowed)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"allowed: {', '.join(allowed)}"
+        hint = meant(key.rpartition(".")[2], allowed) or f"allowed: {', '.join(allowed)}"
         return self.refuse(key, "unknown key", hint)
 
     def table(self, data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -70,8 +59,8 @@ class _Reader:
             orders[operator] = self.strings(value, f"{name}.{operator}", PROVIDER)
         return MappingProxyType(orders)
 
-    def plain(self, data: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
-        values: dict[str, object] = {}
+    def plain(self, data: Mapping[str, Any]) -> tuple[Values, dict[str, str]]:
+        values: Values = {}
         keys: dict[str, str] = {}
         by_key = {v.key: v for v in VARIABLES if v.key}
         for name in dict.fromkeys(key.partition(".")[0] for key in by_key):
@@ -95,7 +84,7 @@ class _Reader:
             return value
         raise self.refuse(where, f"{value!r} is not true or false")
 
-    def read(self) -> File:
+    def read(self) -> tuple[Values, dict[str, str]]:
         import tomllib  # only where there is a file: it costs milliseconds
 
         try:
@@ -115,20 +104,16 @@ class _Reader:
         for key, value in providers.items():
             if isinstance(value, dict):
                 raise self.unknown(f"providers.{key}", MODES)
-        return File(
-            path=self.path,
-            values=values,
-            keys=keys,
-            providers=self.orders(providers, "providers"),
-            by_mode=MappingProxyType(
-                {mode: self.orders(self.table(modes, mode), f"providers.{mode}") for mode in modes}
-            ),
-            forbid=self.orders(self.table(data, "forbid"), "forbid"),
+        values["file_providers"] = self.orders(providers, "providers")
+        values["file_providers_by_mode"] = MappingProxyType(
+            {mode: self.orders(self.table(modes, mode), f"providers.{mode}") for mode in modes}
         )
+        values["file_forbid"] = self.orders(self.table(data, "forbid"), "forbid")
+        return values, keys
 
 
-def load(path: Path) -> File:
-    """The parsed file.
+def load(path: Path) -> tuple[Values, dict[str, str]]:
+    """What a file says, and the key that says it, both by field of ``Settings``.
 
     Raises:
         ConfigError: names the file, the key and what is allowed.

@@ -262,6 +262,18 @@ def near_misses(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
 
 
+def meant(name: str, known: Iterable[str], before: str = "") -> str:
+    """The near misses as a question, behind ``before``; empty when there are none."""
+    near = near_misses(name, known)
+    return f"{before}did you mean {' or '.join(near)}?" if near else ""
+
+
+def likely(name: str, known: Iterable[str]) -> str:
+    """The near misses as a list; all that is known when there are none."""
+    known = list(known)
+    return ", ".join(near_misses(name, known) or known)
+
+
 def unknown_variables(environ: Mapping[str, str]) -> Mapping[str, list[str]]:
     """Variables with our prefix that mean nothing -> the names that were perhaps meant."""
     known = {variable.name.removeprefix(PREFIX): variable.name for variable in VARIABLES}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trivet.contracts.terms.term import (
     UNKNOWN,
@@ -19,6 +18,8 @@ from trivet.contracts.terms.term import (
 
 @dataclass(frozen=True)
 class Contiguous(Term):
+    """A tensor lies in memory in order, without gaps."""
+
     kind = "contiguous"
     about = "tensor"
     price = 6
@@ -29,7 +30,8 @@ class Contiguous(Term):
         layout = view.layout(self.path)
         if layout is None:
             return None
-        return is_contiguous(layout) or f"{self.path} is not contiguous: {_strides(layout)}"
+        ok = has_rows(layout.sizes, layout.strides, len(layout.sizes), 1)
+        return ok or f"{self.path} is not contiguous: {_strides(layout)}"
 
     def source(self, reader: Reader) -> str:
         return reader.tensor(self.path, "contiguous")
@@ -37,17 +39,15 @@ class Contiguous(Term):
 
 @dataclass(frozen=True)
 class Rows(Term):
-    multiple: int
+    """The dims after ``*tokens`` are dense, the leading ones collapse to one strided dim."""
+
+    multiple: int = 1
     kind = "rows"
     about = "tensor"
     price = 9
 
     def __post_init__(self) -> None:
         positive(self.kind, self.path, self.multiple)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return (self.multiple,)
 
     def decide(self, view: View) -> Decision:
         promised = view.value(f"{self.path}.rows")
@@ -73,6 +73,8 @@ class Rows(Term):
 
 @dataclass(frozen=True)
 class OffsetAligned(Term):
+    """The storage offset is a multiple of ``nbytes`` (bases are 64-byte aligned)."""
+
     nbytes: int
     kind = "offset_aligned"
     about = "tensor"
@@ -80,10 +82,6 @@ class OffsetAligned(Term):
 
     def __post_init__(self) -> None:
         positive(self.kind, self.path, self.nbytes)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return (self.nbytes,)
 
     def decide(self, view: View) -> Decision:
         promised = view.value(f"{self.path}.offset_aligned")
@@ -99,19 +97,6 @@ class OffsetAligned(Term):
     def source(self, reader: Reader) -> str:
         itemsize = f"{reader.tensor(self.path, 'dtype')}.itemsize"
         return f"not {self.path}.storage_offset() * {itemsize} % {self.nbytes}"
-
-
-def is_contiguous(layout: Layout) -> bool:
-    """Whether elements lie in order without gaps; dims of size <= 1 are ignored."""
-    if any(size == 0 for size in layout.sizes):
-        return True
-    expected = 1
-    for size, stride in zip(reversed(layout.sizes), reversed(layout.strides), strict=True):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def has_rows(sizes: Sequence[int], strides: Sequence[int], inner: int, multiple: int) -> bool:

@@ -8,7 +8,7 @@ facts decide it, how a guard tests it, and how it reads. Layout terms ignore dim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Protocol
 
 from trivet.errors import DeclarationError
@@ -87,6 +87,8 @@ class Term:
 
     path: str
     kind: ClassVar[str]
+    attribute: ClassVar[str] = ""
+    """What of a tensor it looks at: ``.dtype``, ``.rank``, or the path alone."""
     about: ClassVar[str] = ""
     """What its path may be: ``value``, ``size``, ``tensor`` or ``optional``; empty is anything."""
     price: ClassVar[int] = 5
@@ -95,12 +97,13 @@ class Term:
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths that it looks at."""
-        return (self.path,)
+        return (self.path + self.attribute,)
 
     @property
     def args(self) -> tuple[Any, ...]:
         """The constants of the term."""
-        return ()
+        rest = tuple(getattr(self, f.name) for f in fields(self)[1:])
+        return rest[0] if rest and isinstance(rest[0], tuple) else rest
 
     def decide(self, view: View) -> Decision:
         """Whether it holds, as far as the view knows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,8 +25,11 @@ from trivet.errors import DeclarationError
 
 @dataclass(frozen=True)
 class Dtype(Term):
+    """The dtype of a tensor is one of these names."""
+
     names: tuple[str, ...]
     kind = "dtype"
+    attribute = ".dtype"
     price = 0
 
     def __post_init__(self) -> None:
@@ -34,14 +37,6 @@ class Dtype(Term):
             if not isinstance(getattr(torch, str(name), None), torch.dtype):
                 msg = f"dtype term on {self.path!r}: torch has no dtype {name!r}"
                 raise DeclarationError(msg)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (f"{self.path}.dtype",)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return self.names
 
     def decide(self, view: View) -> Decision:
         have = view.value(f"{self.path}.dtype")
@@ -51,31 +46,26 @@ class Dtype(Term):
         return ok or f"{self.path} is {shown(have)}, not {' or '.join(self.names)}"
 
     def source(self, reader: Reader) -> str:
-        tests = []
-        for name in self.names:
-            text = reader.tensor(self.path, "dtype")
-            tests.append(f"{text} is {reader.literal(getattr(torch, name))}")
+        tests = [
+            f"{reader.tensor(self.path, 'dtype')} is {reader.literal(getattr(torch, name))}"
+            for name in self.names
+        ]
         return tests[0] if len(tests) == 1 else f"({' or '.join(tests)})"
 
 
 @dataclass(frozen=True)
 class Rank(Term):
+    """The number of dims of a tensor is one of these."""
+
     ranks: tuple[int, ...]
     kind = "rank"
+    attribute = ".rank"
     price = 2
 
     def __post_init__(self) -> None:
         if not self.ranks or any(type(r) is not int or r < 0 for r in self.ranks):
             msg = f"rank term on {self.path!r}: {self.ranks!r} are no ranks"
             raise DeclarationError(msg)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (f"{self.path}.rank",)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return self.ranks
 
     def decide(self, view: View) -> Decision:
         have = view.value(f"{self.path}.rank")
@@ -94,6 +84,8 @@ class Rank(Term):
 
 @dataclass(frozen=True)
 class Equal(Term):
+    """A path equals another path (text) or a constant."""
+
     other: Any
     kind = "equal"
     about = "value"
@@ -102,10 +94,6 @@ class Equal(Term):
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path, self.other) if isinstance(self.other, str) else (self.path,)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return (self.other,)
 
     def decide(self, view: View) -> Decision:
         a = view.value(self.path)
@@ -123,6 +111,8 @@ class Equal(Term):
 
 @dataclass(frozen=True)
 class OneOf(Term):
+    """A scalar or dim is one of these values."""
+
     values: tuple[Any, ...]
     kind = "one_of"
     about = "value"
@@ -133,10 +123,6 @@ class OneOf(Term):
         if not self.values or any(not isinstance(v, plain) for v in self.values):
             msg = f"one_of term on {self.path!r}: {self.values!r} are no plain values"
             raise DeclarationError(msg)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return self.values
 
     def decide(self, view: View) -> Decision:
         have = view.value(self.path)
@@ -158,6 +144,8 @@ class OneOf(Term):
 
 @dataclass(frozen=True)
 class Between(Term):
+    """A dim or integer lies between two bounds, both included; None is open."""
+
     low: int | None
     high: int | None
     kind = "between"
@@ -169,10 +157,6 @@ class Between(Term):
         if not bounds or any(type(b) is not int for b in bounds) or bounds != sorted(bounds):
             msg = f"between term on {self.path!r}: {self.low}..{self.high} is no range of integers"
             raise DeclarationError(msg)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return (self.low, self.high)
 
     def decide(self, view: View) -> Decision:
         have = view.value(self.path)
@@ -198,6 +182,8 @@ class Between(Term):
 
 @dataclass(frozen=True)
 class Divisible(Term):
+    """A dim or integer is a multiple."""
+
     by: int
     kind = "divisible"
     about = "size"
@@ -205,10 +191,6 @@ class Divisible(Term):
 
     def __post_init__(self) -> None:
         positive(self.kind, self.path, self.by)
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return (self.by,)
 
     def decide(self, view: View) -> Decision:
         have = view.value(self.path)
@@ -222,7 +204,9 @@ class Divisible(Term):
 
 @dataclass(frozen=True)
 class Presence(Term):
-    wanted: bool
+    """An optional tensor or a list of tensors is given, or is not."""
+
+    wanted: ClassVar[bool]
     about = "optional"
     price = 1
 
@@ -239,9 +223,15 @@ class Presence(Term):
 
 @dataclass(frozen=True)
 class Absent(Presence):
+    """An optional tensor is not given."""
+
     kind = "absent"
+    wanted = False
 
 
 @dataclass(frozen=True)
 class Present(Presence):
+    """An optional tensor is given, or a list of tensors is not empty."""
+
     kind = "present"
+    wanted = True
