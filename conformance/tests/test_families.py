@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from trivet.catalogue.norm import rms_norm
-from trivet.contracts import divisible, dtype, feature, implements, one_of
+from trivet.contracts import contiguous, divisible, dtype, feature, implements, one_of
+from trivet.errors import DomainError
 from trivet_conformance import Status, from_functions, references, run
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.result import BAD
@@ -89,3 +90,57 @@ def test_the_number_of_threads_is_left_as_it_was():
     finally:
         torch.set_num_threads(before)
     assert seen == {2}
+
+
+@implements("rms_norm_@1", name="returns")
+def returns(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    x.copy_(rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size))
+    return x
+
+
+@implements("rms_norm@1", name="writes_x")
+def writes_x(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    y = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+    return x.copy_(y).clone()
+
+
+@implements("rms_norm@1", name="writes_behind")
+def writes_behind(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    y = rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+    end = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    x.as_strided((1,), (1,), end + 1).fill_(1.0)
+    return y
+
+
+@implements("rms_norm_@1", name="plain", domain=[contiguous("x"), contiguous("weight")])
+def in_place(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    if not (x.is_contiguous() and weight.is_contiguous()):
+        msg = "x and weight are contiguous"
+        raise DomainError(msg)
+    x.copy_(rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size))
+
+
+def reasons(function, family):
+    found = list(run(from_functions([function], "toy"), families=[family], quick=True))
+    return {r.finding.reason for r in found if r.status is Status.FAIL}
+
+
+def test_a_form_that_returns_what_it_wrote_is_told_what_to_do():
+    (reason,) = reasons(returns, "meta")
+    assert reason.endswith("returns nothing: delete the return")
+
+
+def test_only_memory_around_an_argument_is_around_it():
+    changed = reasons(writes_x, "alias")
+    assert any("changed its input 'x'" in r for r in changed)
+    assert not any("memory around x changed" in r for r in changed)
+    assert any("memory around x changed" in r for r in reasons(writes_behind, "alias"))
+
+
+def test_an_in_place_form_is_called_with_views_outside_its_domain():
+    found = list(run(from_functions([in_place], "toy"), families=["layout"], quick=True))
+    terms = [r for r in found if ":term" in r.case]
+    assert {r.case.partition("=")[2].partition(":")[0] for r in terms} == {
+        "contiguous(x)", "contiguous(weight)",
+    }  # fmt: skip
+    assert {r.status for r in terms} == {Status.REFUSED_OK}

@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from test_report_views import report, result
 
+from trivet_conformance.families import FAMILIES
 from trivet_conformance.report.page import page
 from trivet_conformance.result import Status
 
@@ -77,3 +79,25 @@ def test_a_browser_renders_and_filters_it(tmp_path):
     assert ("pass", ' hidden=""') in rows
     assert "✗ 1 fail of 4" in done.stdout
     assert "http://" not in page(stored_report(tmp_path / "s"))
+
+
+def test_a_wide_matrix_stays_in_its_box(tmp_path):
+    wide = [replace(r, family=family, dtype=f"float32,W=bfloat16,{i}", op="rotary_kv_cache_write")
+            for i in range(60) for family in (*FAMILIES, *map(str, range(20)))
+            for r in (result(str(i), Status.FAIL, reason="no"),)]  # fmt: skip
+    text = page(report(tmp_path / "r", *wide))
+    look = (
+        "<script>{const d = document.documentElement, b = document.querySelector('.wide');"
+        "d.dataset.measured = [d.scrollWidth <= d.clientWidth, b.scrollWidth > b.clientWidth,"
+        "b.clientHeight < innerHeight].join();}</script></body>"
+    )
+    text = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", look)
+    path = tmp_path / "r.html"
+    path.write_text(text, encoding="utf-8")
+    command = [
+        browser(), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,900",
+        f"--user-data-dir={tmp_path / 'profile'}", "--disable-background-networking", "--dump-dom",
+        path.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert 'data-measured="true,true,true"' in done.stdout

@@ -19,6 +19,7 @@ from trivet_conformance.report.compare import compare
 from trivet_conformance.report.errors import ReportError, ShardsDiffer
 from trivet_conformance.report.junit import to_junit
 from trivet_conformance.report.merging import merge
+from trivet_conformance.report.page import page
 from trivet_conformance.result import Finding, Result, Status
 
 DAY = date(2026, 11, 30)
@@ -144,6 +145,28 @@ def test_a_difference_names_what_got_worse(tmp_path):
     assert (found.only_before, found.only_after) == ((start + "gone",), (start + "new",))
     assert found.worse
     assert not compare(before, before).worse
+
+
+def test_runs_that_were_asked_differently_are_compared_where_both_answer(tmp_path):
+    whole = report(tmp_path / "a", result("same"), result("other"), mode="certify", level="L1")
+    quick = report(
+        tmp_path / "b", result("same"), result("new", Status.FAIL, reason="no"), mode="quick"
+    )
+    found = compare(quick, whole)
+    assert not found.worse
+    assert found.failing == ()
+    assert found.remark == (
+        "the runs differ in mode (quick, then certify), level (none, then L1): "
+        "compared in the 1 check of both"
+    )
+    assert found.remark.partition(":")[0] in page(whole, quick)
+    assert not compare(whole, quick).worse  # a failure that only one of them could meet
+    worse = report(tmp_path / "c", result("same", Status.FAIL), mode="quick")
+    assert compare(whole, worse).worse
+    assert compare(whole, whole).remark == ""
+    done = CliRunner().invoke(main, ["diff", str(tmp_path / "a"), str(tmp_path / "b")])
+    assert done.exit_code == 0
+    assert "the runs differ in mode" in done.output
 
 
 def test_shards_become_one_run(tmp_path):

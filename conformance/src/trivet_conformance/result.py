@@ -51,6 +51,7 @@ class Finding:
         inputs: the inputs of the worst call: dims, scalars, layout, distribution.
         notes: remarks that change no status.
         power: how many wrong results the check was shown and refused.
+        worst: where a result is wrong: index, got, wanted, rows outside; empty where unknown.
     """
 
     status: Status
@@ -59,6 +60,7 @@ class Finding:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     power: int = 0
+    worst: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class Result:
             "inputs": dict(self.finding.inputs),
             "notes": list(self.finding.notes),
             "power": self.finding.power,
+            **({"worst": dict(self.finding.worst)} if self.finding.worst else {}),
             "seed": self.seed,
             "dtype": self.dtype,
             "repro": self.repro,

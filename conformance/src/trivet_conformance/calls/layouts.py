@@ -96,14 +96,14 @@ class Placed:
         for base in self.bases:
             base.before = base.memory.clone()
 
-    def disturbed(self, written: Sequence[str]) -> list[str]:
-        """Which bases changed outside the written views, by the names of their views."""
+    def disturbed(self) -> list[str]:
+        """Which bases changed where no view of a call lies, by the names of their views."""
         found = []
         for base in self.bases:
             if base.before is None:
                 continue
             changed = ~same_bits(base.memory, base.before)
-            if bool((changed & base.outside(written)).any()):
+            if bool((changed & base.outside(list(base.views))).any()):
                 found.append(" and ".join(base.views))
         return found
 

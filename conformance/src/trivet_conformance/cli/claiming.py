@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from trivet_conformance.calls.profiles import PROFILES
+from trivet_conformance.cli.cells import counted, wrapped
 from trivet_conformance.report import lines as report
 from trivet_conformance.suite.claims import CERTIFY, Claim, claim
 from trivet_conformance.suite.levels import LEVELS
@@ -66,14 +67,14 @@ def told(claim: Claim) -> str:
     else:
         lines = [f"NOT certified: {name}"]
     if claim.why_not:
-        lines.append(f"  {claim.why_not}")
+        lines.append(wrapped(claim.why_not, "  "))
     lines += [f"  not satisfied: {line}" for line in claim.missing[:SHOWN]]
     lines += [f"  failed: {line}" for line in claim.failed[:SHOWN]]
     more = sum(max(len(found) - SHOWN, 0) for found in (claim.missing, claim.failed))
     if more:
         lines.append(f"  and {more} more, in summary.json")
     if claim.optional_not_claimed:
-        lines.append(f"  left out, as the profile allows: {', '.join(claim.optional_not_claimed)}")
+        lines.append(counted("left out, as the profile allows", claim.optional_not_claimed, "  "))
     return "\n".join(lines)
 
 

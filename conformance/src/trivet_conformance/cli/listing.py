@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import click
 
 from trivet.errors import TrivetError
 from trivet_conformance.calls.profiles import PROFILES, profile
+from trivet_conformance.cli.cells import counted, listed, wrapped
 from trivet_conformance.cli.options import AS_JSON, PLUGIN
 from trivet_conformance.families import FAMILIES, LEVEL_OF
 from trivet_conformance.families.case import claimed
@@ -44,7 +46,7 @@ def list_(plugin: str, ops: tuple[str, ...], level: str, name: str | None, as_js
         "version": SUITE,
         "level": level,
         "families": list(families_for(level)),
-        "profiles": {p: wanted(subject, p, level) for p in ([name] if name else PROFILES)},
+        "profiles": {p: wanted(subject, p, level, ops) for p in ([name] if name else PROFILES)},
     }
     if as_json:
         click.echo(json.dumps(rows, indent=1, sort_keys=True))
@@ -61,14 +63,27 @@ def _show(rows: dict[str, Any]) -> None:
     for kind in ("refused", "unmet"):
         for line in rows[kind]:
             click.echo(f"{kind}: {': '.join(line)}")
+    if rows["extends"]:
+        click.echo(addon(rows["plugin"], rows["extends"]))
     suite = rows["suite"]
     click.echo(f"suite {suite['version']}, level {suite['level']}: {' '.join(suite['families'])}")
     for name, found in suite["profiles"].items():
         click.echo(f"{name}: {found['lines']} checks to pass, {found['claimed']} of them claimed")
-        for cell in found["not_claimed"]:
-            click.echo(f"    not claimed, and wanted: {cell}")
-        for cell in found["optional_not_claimed"]:
-            click.echo(f"    not claimed, and optional: {cell}")
+        wanted_not = listed("not claimed, and wanted", found["not_claimed"])
+        optional = counted("not claimed, and optional", found["optional_not_claimed"])
+        for text in filter(None, (wanted_not, optional)):
+            click.echo(text)
+
+
+def addon(plugin: str, kind: str) -> str:
+    """What a package for somebody else's device may claim."""
+    return wrapped(
+        f"{plugin} adds to the device {kind!r}: a run judges what {plugin} brings, and nothing of "
+        f"{kind}'s own package. It may claim L0 of any profile; L1 and above only if it brings "
+        "every operator that the profile wants. An exit status of 0 without a claim says that "
+        "everything it brings passed.",
+        "",
+    )
 
 
 def claims(subject: Subject) -> dict[str, Any]:
@@ -89,6 +104,7 @@ def claims(subject: Subject) -> dict[str, Any]:
         )
     return {
         "plugin": subject.plugin,
+        "extends": subject.extends,
         "families": list(FAMILIES),
         "levels": dict(LEVEL_OF),
         "implementations": found,
@@ -97,8 +113,8 @@ def claims(subject: Subject) -> dict[str, Any]:
     }
 
 
-def wanted(subject: Subject, name: str, level: str) -> dict[str, Any]:
-    """What a level of a profile wants, and which of it a plugin claims.
+def wanted(subject: Subject, name: str, level: str, ops: Collection[str] = ()) -> dict[str, Any]:
+    """What a level of a profile wants, and which of it a plugin claims; of some operators only.
 
     A cell is claimed when an implementation's domain admits its dtypes; whether it passes is for
     a run to say.
@@ -108,7 +124,7 @@ def wanted(subject: Subject, name: str, level: str) -> dict[str, Any]:
         admitted = [dtype_text(d) for d, refusal in claimed(target) if not refusal]
         have |= {f"{target.op.name}/{dtype}" for dtype in admitted}
         have |= {f"{target.op.name}/-"}
-    lines = mustpass(name, level)
+    lines = [n for n in mustpass(name, level) if not ops or n.split("/")[1] in ops]
     lacking = [line for line in lines if cell_of(line) not in have]
     left = [f"{op}/{d}" for op in own.mandatory for d in own.optional_dtypes]
     left += [f"{op}/{d}" for op in own.optional for d in (*own.dtypes, *own.optional_dtypes)]
@@ -116,7 +132,9 @@ def wanted(subject: Subject, name: str, level: str) -> dict[str, Any]:
         "lines": len(lines),
         "claimed": len(lines) - len(lacking),
         "not_claimed": sorted({cell_of(line) for line in lacking}),
-        "optional_not_claimed": [cell for cell in left if cell not in have],
+        "optional_not_claimed": [
+            cell for cell in left if cell not in have and (not ops or cell.partition("/")[0] in ops)
+        ],
     }
 
 

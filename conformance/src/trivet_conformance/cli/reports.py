@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from trivet_conformance.cli import claiming
+from trivet_conformance.cli.cells import wrapped
 from trivet_conformance.report import stored
 from trivet_conformance.report.badge import badge as badge_of
 from trivet_conformance.report.badge import stale
@@ -92,6 +93,8 @@ def diff(before: Path, after: Path, *, as_json: bool) -> None:
             click.echo(f"{title}: {len(entries)}")
             for name, remark in entries:
                 click.echo(f"  {name}{f': {remark}' if remark else ''}")
+        if found.remark:
+            click.echo(wrapped(found.remark, ""))
         click.echo("something got worse" if found.worse else "nothing got worse")
     sys.exit(1 if found.worse else 0)
 

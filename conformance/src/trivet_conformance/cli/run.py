@@ -16,7 +16,7 @@ from trivet_conformance.cli.options import AS_JSON, PLUGIN, progress_bar
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.report.errors import ReportError
 from trivet_conformance.report.junit import to_junit
-from trivet_conformance.report.lines import read
+from trivet_conformance.report.lines import loading_ended, read
 from trivet_conformance.report.table import show_summary
 from trivet_conformance.result import BAD
 from trivet_conformance.running.drive import LIMIT, Driver
@@ -55,7 +55,8 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
     "--dir",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where report.jsonl and summary.json go.  [default: results/conformance/NAME]",
+    help="Where report.jsonl and summary.json go.  [default: results/conformance/NAME, and its "
+    "folder cases with --op, --family or --case]",
 )
 @click.option("--resume", is_flag=True, help="Go on with the report in --dir.")
 @click.option("--shard", type=_Shard(), default="1/1", help="One part of the checks: 3/8.")
@@ -83,7 +84,8 @@ def run(
     }  # fmt: skip
     claiming.check(mode, level, profile, narrowed)
     name = Path(plugin.partition(":")[0]).stem if is_path(plugin) else plugin
-    folder = folder or Path("results", "conformance", name)
+    part = any(given[option] for option in ("ops", "families", "case"))
+    folder = folder or place_of_report(name, part=part)
     options = Options(plugin, folder, mode=mode, level=level or "", profile=profile or "", **given)
     try:
         summary = _session(options)
@@ -103,7 +105,14 @@ def run(
     else:
         show_summary(Console(), summary)
         claiming.show(summary)
+        click.echo(f"report: {folder}")
     sys.exit(0 if summary["ok"] else 1)
+
+
+def place_of_report(name: str, *, part: bool) -> Path:
+    """Where a report goes when nobody says where: a part never replaces the whole."""
+    whole = Path("results", "conformance", name)
+    return whole / "cases" if part else whole
 
 
 def _session(options: Options) -> dict[str, Any]:
@@ -133,7 +142,8 @@ def preflight(plugin: str, as_json: bool) -> None:
         results = list(driver.run())
     if driver.refused:
         raise click.ClickException(driver.refused)
-    good = driver.finished and not any(r.status in BAD for r in results)
+    untried = [r.finding.reason for r in results if loading_ended(r.to_json())]
+    good = driver.finished and not untried and not any(r.status in BAD for r in results)
     if as_json:
         rows = [r.to_json() for r in results]
         document = {"ok": good, "device": driver.hello.get("device", {}), "checks": rows}
@@ -143,5 +153,6 @@ def preflight(plugin: str, as_json: bool) -> None:
             click.echo(
                 f"{r.status:<14} {r.id}" + (f": {r.finding.reason}" * bool(r.finding.reason))
             )
-        click.echo("ready" if good else "NOT ready: mend the lines above first")
+        why = untried[0] if untried else "mend the lines above first"
+        click.echo("ready" if good else f"not ready: {why}")
     sys.exit(0 if good else 1)

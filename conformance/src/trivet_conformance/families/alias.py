@@ -171,11 +171,9 @@ def functional(target: Target, bench: Bench, point: Point) -> list[Tensor] | Non
 
 def complaints(watch: Watch, outcome: Outcome, want: list[Tensor] | None) -> list[str]:
     """What a call wrote or shared that it must not, and where a form differs."""
-    op, form = watch.op, watch.form
+    form = watch.form
     found = [b.what for b in watch.judge(outcome.raw) if b.kind in ("mutation", "alias")]
-    written = op.written(form)
-    names = [f"out[{i}]" for i in range(len(op.outputs))] if form == "out" else list(written)
-    found += [f"memory around {n} changed" for n in outcome.placed.disturbed(names)]
+    found += [f"memory around {n} changed" for n in outcome.placed.disturbed()]
     for i, (got, right) in enumerate(zip(outcome.results, want or (), strict=False)):
         if not isinstance(got, Tensor) or got.dtype != right.dtype:
             continue  # the meta family says so

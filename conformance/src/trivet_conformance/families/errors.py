@@ -3,7 +3,8 @@
 Under ``TRIVET_CHECK`` a settled bind refuses what no implementation may be given, with a
 ``DomainError`` that names the argument. The function itself, and a bind without the check, must
 refuse a wrong dtype or rank that the reference cannot compute either, and never break down. After
-each of them a right call gives the same bits as before.
+each of them a right call gives what it gave before, right or wrong: the same bits where calls
+repeat theirs, and nothing beyond the budget that was within it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trivet_conformance.families.case import (
 from trivet_conformance.families.dispatch import facts_of
 from trivet_conformance.judging.judge import judge
 from trivet_conformance.judging.statistics import same_bits
-from trivet_conformance.judging.truth import Bench
+from trivet_conformance.judging.truth import Bench, Truth
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target
 
@@ -127,7 +128,6 @@ def _finding(target: Target, bench: Bench, point: Point, home: Layout, wrong: Wr
         again = _right(target, bench, point, home, function)
     except ProviderFault as fault:
         return Finding(Status.FAIL, str(fault), 1.0, inputs)
-    repeats = _alike(before, again)
     problems, notes = [], []
     facts = facts_of(target, _placed(target, bench, point, home))
     for who, bound, named in _bound(target, wrong, facts):
@@ -143,9 +143,8 @@ def _finding(target: Target, bench: Bench, point: Point, home: Layout, wrong: Wr
     except ProviderFault as fault:
         problems.append(f"a right call after it {fault}")
     else:
-        verdict = judge(target.op, bench.truth(target.op, point), after)
-        if verdict.problems or (repeats and not _alike(before, after)):
-            problems.append("a right call after it gives other results than before")
+        if change := _changed(target, bench.truth(target.op, point), (before, again), after):
+            problems.append(f"a right call after it gives other results than before it: {change}")
     if problems:
         return Finding(Status.FAIL, "; ".join(problems), 1.0, inputs, tuple(notes))
     placed = _broken(target, bench, point, home, wrong)
@@ -244,6 +243,25 @@ def _right(
 ) -> list[Any]:
     placed = _placed(target, bench, point, home)
     return [copied(r) for r in on_cpu(invoke(target.op, target.form, function, placed).results)]
+
+
+def _changed(
+    target: Target, truth: Truth, before: tuple[list[Any], list[Any]], after: list[Any]
+) -> str:
+    """What a wrong call did to the right one after it; empty where it is as it was.
+
+    Results that were wrong before are the value family's: where calls do not repeat their bits,
+    only results that were right can be seen to change.
+    """
+    op = target.op
+    now = judge(op, truth, after).problems
+    if _alike(*before):
+        if _alike(before[0], after):
+            return ""
+        return "; ".join(now) or "other bits, though calls before it repeated theirs"
+    if any(judge(op, truth, results).problems for results in before):
+        return ""
+    return "; ".join(now)
 
 
 def _alike(a: list[Any], b: list[Any]) -> bool:

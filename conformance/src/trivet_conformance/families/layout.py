@@ -170,7 +170,7 @@ def _outside(
     """Calls just outside one term; where there is none, a line that says so."""
     found, op = 0, target.op
     for point, layout in breaks(op, term, base[0]):
-        if _too_large(op, point) or (target.form == "inplace" and layout.kinds):
+        if _too_large(op, point):
             continue
         full = layout if layout.lead is not None else replace(layout, lead=base[1].lead)
         case = _Outside(target, bench, point, full)
@@ -179,7 +179,7 @@ def _outside(
             name = f"{target.label}:term{position}={term}:{point.text}:{full.text}"
             yield Case(name, point.dtype_text, case.run)
     if not found:
-        reason = f"no call of the operator lies outside {term} alone"
+        reason = f"no call that the kit can make lies outside {term}"
         finding = Finding(Status.NOT_RUN, reason, inputs=base[0].to_json())
         yield Case(f"{target.label}:term{position}={term}", base[0].dtype_text, lambda: finding)
 

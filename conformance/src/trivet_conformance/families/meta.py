@@ -97,6 +97,8 @@ def _finding(target: Target, bench: Bench, point: Point, layout: Layout) -> Find
 def complaints(watch: Watch, outcome: Outcome, fake: list[Tensor] | None) -> list[str]:
     """What is wrong with the outside of results: core's rule, and the fake ones."""
     found = [b.what for b in watch.judge(outcome.raw) if b.kind == "meta"]
+    if found and (watch.form != "functional" or watch.op.inplace_only):
+        found = [f"{f}: an in-place or out form returns nothing: delete the return" for f in found]
     if found or fake is None:
         return found
     for i, (got, want) in enumerate(zip(outcome.results, fake, strict=True)):

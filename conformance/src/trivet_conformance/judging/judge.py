@@ -13,16 +13,25 @@ from trivet.contracts.cases import Scores
 from trivet.contracts.declaration import Operator
 from trivet_conformance.judging.statistics import FINITE, NAN, errors, kinds, rounding, same_bits
 from trivet_conformance.judging.truth import Truth
+from trivet_conformance.judging.worst import Worst, among, as_json, beyond
 from trivet_conformance.result import Finding, Status
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with results (nothing, where ``problems`` is empty), and the budget used."""
+    """What is wrong with results (nothing, where ``problems`` is empty), and the budget used.
+
+    ``worst`` says where, as far as a single element can be blamed.
+    """
 
     problems: tuple[str, ...] = ()
     margin: float = 0.0
     notes: tuple[str, ...] = ()
+    worst: Worst | None = None
+
+
+def _placed(problem: str, worst: Worst) -> Verdict:
+    return Verdict((f"{problem}; {worst.text}",), 1.0, worst=worst)
 
 
 def judge(op: Operator, truth: Truth, results: Sequence[Any]) -> Verdict:
@@ -32,6 +41,7 @@ def judge(op: Operator, truth: Truth, results: Sequence[Any]) -> Verdict:
     problems: list[str] = []
     notes: list[str] = []
     margin = 0.0
+    worst: Worst | None = None
     for i, result in enumerate(results):
         right = truth.native[i]
         if not isinstance(result, Tensor) or result.dtype != right.dtype:
@@ -46,7 +56,8 @@ def judge(op: Operator, truth: Truth, results: Sequence[Any]) -> Verdict:
         problems += [f"result {i}: {p}" for p in one.problems]
         margin = max(margin, one.margin)
         notes += one.notes
-    return Verdict(tuple(problems), margin, tuple(notes))
+        worst = worst or one.worst
+    return Verdict(tuple(problems), margin, tuple(notes), worst)
 
 
 def _of_kind(op: Operator) -> Callable[[Truth, int, Tensor], Verdict]:
@@ -57,26 +68,27 @@ def _exact(truth: Truth, i: int, result: Tensor) -> Verdict:
     wrong = ~same_bits(result, truth.native[i], any_nan=True)
     if not bool(wrong.any()):
         return Verdict()
-    return Verdict((f"{int(wrong.sum())} elements differ, first at {_first(wrong)}",), 1.0)
+    worst = among(wrong, i, result, truth.native[i])
+    return _placed(f"{int(wrong.sum())} elements differ", worst)
 
 
 def _choice(truth: Truth, i: int, result: Tensor) -> Verdict:
     right, scores = truth.oracle[i], truth.scores
     if result.dtype.is_floating_point:
-        return _score_of_choice(scores, right, result)
+        return _score_of_choice(scores, i, right, result)
     differ = result != right
     if not bool(differ.any()):
         return Verdict()
     if scores is None:
-        return Verdict((f"chose {result[differ][0]}, not {right[differ][0]}",), 1.0)
+        return _placed("another choice", among(differ, i, result, right, single=True))
     at = result - scores.first
     wild = (at < 0) | (at >= scores.upper.shape[-1])
     if bool(wild.any()):
-        return Verdict((f"chose {result[wild][0]} of {scores.upper.shape[-1]}",), 1.0)
+        worst = among(wild, i, result, right, single=True)
+        return _placed(f"no candidate, of {scores.upper.shape[-1]}", worst)
     wrong = differ & ~_open(scores).gather(-1, at.unsqueeze(-1)).squeeze(-1)
     if bool(wrong.any()):
-        row = _first(wrong)
-        return Verdict((f"row {row}: chose {int(result[row])}, not {int(right[row])}",), 1.0)
+        return _placed("another choice", among(wrong, i, result, right, single=True))
     return Verdict(notes=(f"{int(differ.sum())} close choices were decided differently",))
 
 
@@ -88,7 +100,7 @@ def _open(scores: Scores) -> Tensor:
     return torch.where(nan.any(-1, keepdim=True), nan, reached)
 
 
-def _score_of_choice(scores: Scores | None, right: Tensor, result: Tensor) -> Verdict:
+def _score_of_choice(scores: Scores | None, i: int, right: Tensor, result: Tensor) -> Verdict:
     """The score beside an index lies within the bounds of the best."""
     if scores is None:
         wrong = ~same_bits(result, right.to(result.dtype), any_nan=True)
@@ -99,8 +111,7 @@ def _score_of_choice(scores: Scores | None, right: Tensor, result: Tensor) -> Ve
         wrong = ~(inside | (result.isnan() & high.isnan()))
     if not bool(wrong.any()):
         return Verdict()
-    row = _first(wrong)
-    return Verdict((f"row {row}: score {float(result[row])}, not {float(right[row]):.6g}",), 1.0)
+    return _placed("another score", among(wrong, i, result, right, single=True))
 
 
 def _statistical(truth: Truth, i: int, result: Tensor) -> Verdict:
@@ -109,14 +120,14 @@ def _statistical(truth: Truth, i: int, result: Tensor) -> Verdict:
     settled = truth.settled[i]
     wrong = (have != expected) & (have != alike) & settled
     if bool(wrong.any()):
-        at = _first(wrong)
-        text = f"{int(wrong.sum())} elements are of another kind, first at {at}: "
-        return Verdict((f"{text}{float(result[at])}, right is {float(oracle[at]):.6g}",), 1.0)
+        worst = among(wrong, i, result, oracle)
+        return _placed(f"{int(wrong.sum())} elements are of another kind", worst)
     judged = truth.judged[i] & (have == FINITE)
     used, statistic = allowed.used(errors(result, oracle, judged), result.numel())
     if used <= 1:
         return Verdict(margin=used)
-    return Verdict((f"{statistic} is {used:.3g} times what is allowed",), 1.0)
+    worst = beyond(allowed, statistic, i, result, oracle, judged)
+    return _placed(f"{statistic} is {used:.3g} times what is allowed", worst)
 
 
 def _first(mask: Tensor) -> tuple[int, ...]:
@@ -138,7 +149,8 @@ def settle(op: Operator, truth: Truth, verdict: Verdict, more: Sequence[str] = (
     notes = (*truth.notes, *verdict.notes, *more)
     inputs = truth.point.to_json()
     if verdict.problems:
-        return Finding(Status.FAIL, "; ".join(verdict.problems), verdict.margin, inputs, notes)
+        reason, worst = "; ".join(verdict.problems), as_json(verdict.worst)
+        return Finding(Status.FAIL, reason, verdict.margin, inputs, notes, worst=worst)
     if truth.judged and truth.native[0].numel() and not any(bool(j.any()) for j in truth.judged):
         reason = "no number can be judged: the reference itself is far from the oracle"
         return Finding(Status.NOT_RUN, reason, 0.0, inputs, notes)

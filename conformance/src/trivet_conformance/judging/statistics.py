@@ -42,8 +42,39 @@ class Errors:
         return cls(*(max(column) for column in zip(*rows, strict=True)))
 
 
+@dataclass(frozen=True)
+class RowErrors:
+    """The statistics of every row.
+
+    Args:
+        elements: for each element, its error by the scale of its row; (rows, width).
+        root_mean_square: for each row.
+        bias: for each row, signed: the mean over the rows is the statistic.
+        counted: which rows have an element that is judged.
+    """
+
+    elements: Tensor
+    root_mean_square: Tensor
+    bias: Tensor
+    counted: Tensor
+
+
 def errors(result: Tensor, oracle: Tensor, judged: Tensor) -> Errors:
-    """Measures a result.
+    """Measures a result; the arguments are those of ``errors_of_rows``."""
+    if not result.numel():
+        return Errors()
+    found = errors_of_rows(result, oracle, judged)
+    if not bool(found.counted.any()):
+        return Errors()
+    return Errors(
+        maximum=float(found.elements.amax()),
+        root_mean_square=float(found.root_mean_square.amax()),
+        bias=abs(float(found.bias[found.counted].mean())),
+    )
+
+
+def errors_of_rows(result: Tensor, oracle: Tensor, judged: Tensor) -> RowErrors:
+    """Measures each row of a result that has elements.
 
     Args:
         result: what was computed, in its own dtype.
@@ -53,8 +84,6 @@ def errors(result: Tensor, oracle: Tensor, judged: Tensor) -> Errors:
     A row's scale is never taken smaller than the smallest normal number of the result's dtype:
     below it the dtype's own distances are absolute.
     """
-    if not result.numel():
-        return Errors()
     smallest = torch.finfo(result.dtype).tiny
     shape = (-1, result.shape[-1]) if result.dim() else (1, 1)
     keep = judged.reshape(shape)
@@ -67,14 +96,11 @@ def errors(result: Tensor, oracle: Tensor, judged: Tensor) -> Errors:
     power = o.pow(2).sum(-1)
     floor = (smallest / scale).pow(2) * count.clamp_min(1)
     norm = torch.maximum(power, floor).sqrt()
-    rows = count > 0
-    if not bool(rows.any()):
-        return Errors()
-    share = (d * o).sum(-1) / torch.maximum(power, floor)
-    return Errors(
-        maximum=float(d.abs().amax()),
-        root_mean_square=float((d.pow(2).sum(-1).sqrt() / norm).amax()),
-        bias=abs(float(share[rows].mean())),
+    return RowErrors(
+        elements=d.abs(),
+        root_mean_square=d.pow(2).sum(-1).sqrt() / norm,
+        bias=(d * o).sum(-1) / torch.maximum(power, floor),
+        counted=count > 0,
     )
 
 

@@ -169,9 +169,25 @@ def in_order(head: Mapping[str, Any], results: Iterable[Mapping[str, Any]]) -> b
     around = () if head.get("level") == "L0" else AROUND
     results = list(results)
     judged = {Status.PASS, Status.REFUSED_OK}
-    return not any(r["status"] in BAD for r in results) and any(
+    return not any(r["status"] in BAD or loading_ended(r) for r in results) and any(
         r["status"] in judged and r["family"] not in around for r in results
     )
+
+
+def loading_ended(row: Mapping[str, Any]) -> bool:
+    """Whether a result says that the plugin cannot be used here, and nothing of it is wrong."""
+    plugin = (row["family"], row.get("operator")) == ("load", "plugin")
+    return plugin and str(row["status"]) == Status.NOT_RUN.value
+
+
+def why_not(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
+    """Why a run is not in order, in a few words; empty where it is."""
+    if in_order(head, results):
+        return ""
+    if bad := sum(r["status"] in BAD for r in results):
+        return f"{bad} check{'s fail' if bad > 1 else ' fails'}"
+    reasons = [str(r["reason"]) for r in results if loading_ended(r)]
+    return ": ".join(["no implementation was judged", *reasons[:1]])
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -186,17 +202,18 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             counts[status] += count
     run: dict[str, Any] = next((dict(r) for r in rows if r["kind"] == "run"), {})
     run.pop("kind", None)
-    keys = ("id", "status", "reason", "repro")
+    keys = ("id", "family", "operator", "provider", "status", "reason", "repro")
     bad = [{k: r[k] for k in keys} for r in rows if r["kind"] == "result" and r["status"] in BAD]
     waived = [
         {k: r[k] for k in keys}
         for r in rows
         if r["kind"] == "result" and r["status"] == Status.WAIVED
     ]
-    ok = in_order(run, [r for r in rows if r["kind"] == "result"])
+    results = [r for r in rows if r["kind"] == "result"]
     return {
         "run": run,
-        "ok": ok,
+        "ok": in_order(run, results),
+        "why": why_not(run, results),
         "counts": counts,
         "operators": table,
         "bad": bad,
@@ -211,6 +228,8 @@ def close(folder: Path, seconds: float, *, finished: bool = True) -> dict[str, A
     """
     summary = summarise(read(folder)) | {"seconds": round(seconds, 1), "finished": finished}
     summary["ok"] = summary["ok"] and finished
+    if not finished:
+        summary["why"] = "the run did not come to its end"
     text = json.dumps(summary, indent=1, sort_keys=True)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
     return summary

@@ -57,6 +57,7 @@ def page(report: Stored, against: Stored | None = None) -> str:
         listed=_listed(report.results),
         hidden=max(report.counts[Status.PASS] - PASSES_LISTED, 0),
         difference=difference_rows(difference) if difference is not None else [],
+        remark=difference.remark if difference is not None else "",
         against=against,
         facts=_facts(report.head),
         marks={s.value: MARK.get(s, "\u2717") for s in Status},

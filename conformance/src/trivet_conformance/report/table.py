@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
@@ -13,10 +12,9 @@ from rich.text import Text
 
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.report.lines import AROUND
+from trivet_conformance.report.problems import told
 from trivet_conformance.result import BAD, Status
 from trivet_conformance.selftest.selftest import Outcome
-
-SHOWN_PROBLEMS = 20
 
 
 def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
@@ -37,11 +35,12 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
     console.print(families)
     if summary["operators"]:
         _line(console, "n/s: not supported, n/r: not run, margin: largest share of a budget used")
-    _show_problems(console, summary["bad"])
+    for text, style in told(summary["bad"]):
+        _line(console, text, style)
     counts = ", ".join(f"{n} {s}" for s, n in summary["counts"].items() if n)
     console.print(f"{counts or 'nothing was checked'}; {summary['seconds']} s")
-    if not summary.get("finished", True):
-        _line(console, "the run did not come to its end", style="bold red")
+    if summary.get("why"):
+        _line(console, f"exit status 1: {summary['why']}", style="bold red")
     if summary["run"].get("mode") == "quick":
         console.print("quick mode: a first look, not enough for a claim")
 
@@ -89,22 +88,6 @@ def _counted(rows: Mapping[str, Mapping[str, Any]]) -> list[Text]:
     ]
 
 
-def _show_problems(console: Console, bad: Sequence[Mapping[str, Any]]) -> None:
-    """One entry for problems of one family, provider and reason; ids and commands stay whole."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for problem in bad:
-        family, op, *provider = problem["id"].split("/")[:4]
-        reason = re.sub(r"\d[\d.e+-]*", "N", problem["reason"])
-        groups.setdefault((f"{family} of {op}, {'/'.join(provider)}", reason), []).append(problem)
-    for (where, _), problems in list(groups.items())[:SHOWN_PROBLEMS]:
-        first = problems[0]
-        cases = f"{len(problems)} cases" if len(problems) > 1 else "1 case"
-        _line(console, f"{first['status']}: {where}: {cases}", style="bold red")
-        _line(console, f"  {first['reason']}\n  {first['repro']}")
-    if (more := len(groups) - SHOWN_PROBLEMS) > 0:
-        _line(console, f"and {more} more kinds of problem, in report.jsonl")
-
-
 def _line(console: Console, text: str, style: str = "") -> None:
     """Text as it is: never wrapped, so that what is copied from it works."""
     console.print(Text(text, style=style), soft_wrap=True)
@@ -113,7 +96,8 @@ def _line(console: Console, text: str, style: str = "") -> None:
 def _title(summary: Mapping[str, Any]) -> str:
     run = summary["run"]
     device = run.get("device", {})
-    return f"{run['plugin']} on {device.get('name') or device.get('kind')}, seed {run['seed']}"
+    where = device.get("name") or device.get("kind")
+    return f"{run['plugin']} {f'on {where}' if where else 'without a device'}, seed {run['seed']}"
 
 
 def show_selftest(console: Console, outcomes: list[Outcome], seconds: float) -> None:

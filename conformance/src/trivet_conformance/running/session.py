@@ -153,6 +153,7 @@ class Session:
             "implementations": known["implementations"],
             "families": list(options.chosen),
             "operators": list(options.ops),
+            "case": options.case,
         }
         kept = self._kept(head) if options.resume else []
         for row in kept:

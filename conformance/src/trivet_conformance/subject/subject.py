@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -209,6 +209,7 @@ class Subject:
         targets: its implementations, in its own order.
         refused: (what was claimed, why core refused it).
         unmet: (provider, operator, why this device cannot run it).
+        extends: the kind of somebody else's device that it adds to; empty for its own.
     """
 
     plugin: str
@@ -216,6 +217,7 @@ class Subject:
     targets: tuple[Target, ...]
     refused: tuple[tuple[str, str], ...] = ()
     unmet: tuple[tuple[str, str, str], ...] = ()
+    extends: str = ""
 
     @property
     def execution(self) -> str:
@@ -235,7 +237,7 @@ class Subject:
             raise ValueError(msg)
         kept = tuple(t for t in self.targets if t.op.name in wanted)
         unmet = tuple(row for row in self.unmet if row[1] in wanted)
-        return Subject(self.plugin, self.device, kept, self.refused, unmet)
+        return replace(self, targets=kept, unmet=unmet)
 
 
 def installed(name: str) -> Subject:
@@ -257,7 +259,8 @@ def installed(name: str) -> Subject:
         for u in device.offer.unmet
         if u.implementation.provider.partition("/")[0] == name
     ]
-    return Subject(name, device, _targets(device, own), tuple(refused), tuple(unmet))
+    extends = kinds.get(name) or ""
+    return Subject(name, device, _targets(device, own), tuple(refused), tuple(unmet), extends)
 
 
 def _report() -> Iterable[Any]:
