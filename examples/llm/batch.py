@@ -39,23 +39,32 @@ class _Open:
     text: str = ""
 
 
+_BEGIN = b'{"custom_id": '
+"""How each line of an output begins."""
+
+
 def finished(path: Path) -> set[str]:
     """The ids of the answers in an output; a last line that was cut is taken away.
+
+    Nothing is taken from a file that is something else.
 
     Raises:
         OutputError: The file cannot be read, or is no output of this command.
     """
-    if not path.exists():
-        return set()
     try:
         with path.open("rb+") as file:
             raw = file.read()
             whole = raw.rfind(b"\n") + 1
+            done = {str(json.loads(line)["custom_id"]) for line in raw[:whole].splitlines()}
+            if raw[whole:][: len(_BEGIN)] != _BEGIN[: len(raw) - whole]:
+                raise ValueError("its end is no answer that was cut")  # noqa: TRY301 - as above
             file.truncate(whole)
-        return {str(json.loads(line)["custom_id"]) for line in raw[:whole].splitlines()}
+            return done
+    except FileNotFoundError:
+        return set()
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"{path} exists and is no output of a batch: {error!r}"
         raise OutputError(what, fix="give another file with --output") from error
 

@@ -148,8 +148,11 @@ class _Cursor:
             known = ", ".join(k.name for k in KINDS.values())
             what = f"{self.path}: tensor {name!r} has type {number}, which this engine cannot read"
             raise ModelFileError(what, fix=f"use a file quantised as one of {known}")
-        if shape and shape[-1] % KINDS[number].elements:
-            raise self.wrong(f"tensor {name!r}: rows of {shape[-1]} do not fill whole blocks")
+        if 0 in shape:  # its other sizes could be anything
+            raise self.wrong(f"tensor {name!r} has no elements")
+        row = shape[-1] if shape else 1
+        if row % KINDS[number].elements:
+            raise self.wrong(f"tensor {name!r}: rows of {row} do not fill whole blocks")
         return name, KINDS[number], shape, offset
 
 
@@ -178,7 +181,12 @@ def read(path: Path) -> ModelFile:
     if version not in (2, 3):
         raise cursor.wrong(f"GGUF version {version} is not supported (2 and 3 are)")
     tensor_count, pair_count = cursor.scalar("Q"), cursor.scalar("Q")
-    metadata = {cursor.text(): cursor.value(cursor.scalar("I")) for _ in range(pair_count)}
+    metadata: dict[str, Any] = {}
+    for _ in range(pair_count):
+        key = cursor.text()
+        if key in metadata:
+            raise cursor.wrong(f"metadata {key!r} is there twice")
+        metadata[key] = cursor.value(cursor.scalar("I"))
     heads = [cursor.tensor() for _ in range(tensor_count)]
 
     align = metadata.get("general.alignment", 32)

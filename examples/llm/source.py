@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -63,4 +64,5 @@ def read(path: Path) -> Source:
     """
     from llm import folder, gguf  # both are made of what is above
 
-    return folder.read(path) if path.is_dir() else gguf.read(path)
+    # of a path that cannot be (too long, say) Path.is_dir raises, and opening it says why
+    return folder.read(path) if os.path.isdir(path) else gguf.read(path)  # noqa: PTH112

@@ -68,7 +68,7 @@ def test_a_mismatch_lists_every_field_with_both_values(dev):
         "sites.gone",
     }
     assert fields["sites.norm.facts.hidden"].endswith("locked 65, now 64")
-    assert fields["sites.gone"].endswith("now null")
+    assert fields["sites.gone"].endswith("now nothing")
     assert fields["torch"] == f'torch: locked "1.0", now "{torch.__version__}"'
     assert "4 field(s)" in caught.value.what
     assert "torch: locked" in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,16 @@ from trivet_conformance.subject.locating import is_path, locate
 
 INTERRUPTED: Final = 130
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+class _Seconds(click.FloatRange):
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):  # no time is ever later than one that is no number
+            self.fail(f"{value!r} is no time", param, ctx)
+        return seconds
 
 
 class _Shard(click.ParamType):  # type: ignore[type-arg]
@@ -60,7 +71,8 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--resume", is_flag=True, help="Go on with the report in --dir.")
 @click.option("--shard", type=_Shard(), default="1/1", help="One part of the checks: 3/8.")
-@click.option("--limit", default=LIMIT, show_default=True, help="Seconds that one check may take.")
+@click.option("--limit", type=_Seconds(min=0, min_open=True), default=LIMIT, show_default=True,
+              help="Seconds that one check may take.")  # fmt: skip
 @click.option("--in-process", is_flag=True, help="Plugin code in this process: for a debugger.")
 @click.option("--waivers", type=_FILE, help="Failures that are known: a TOML file.")
 @click.option("--junit", type=_FILE, help="Also write JUnit XML.")
@@ -92,14 +104,14 @@ def run(
     except KeyboardInterrupt:
         click.echo(f"interrupted; go on with --resume --dir {folder}", err=True)
         sys.exit(INTERRUPTED)
-    except (TrivetError, ReportError, ValueError) as error:
+    except (TrivetError, ReportError, ValueError, OSError) as error:  # OSError: --dir
         raise click.ClickException(str(error)) from error
     if options.shard == (1, 1):
         summary = claiming.with_claim(folder, summary, profile, level)
     elif profile:
         click.echo("one shard claims nothing: trivet-conformance merge does", err=True)
     if junit:
-        junit.write_text(to_junit(read(folder)), encoding="utf-8")
+        _write_junit(junit, folder)
     if as_json:
         click.echo(json.dumps(summary, indent=1, sort_keys=True))
     else:
@@ -113,6 +125,13 @@ def place_of_report(name: str, *, part: bool) -> Path:
     """Where a report goes when nobody says where: a part never replaces the whole."""
     whole = Path("results", "conformance", name)
     return whole / "cases" if part else whole
+
+
+def _write_junit(path: Path, folder: Path) -> None:
+    try:
+        path.write_text(to_junit(read(folder)), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"--junit: {error}; the report is in {folder}") from error
 
 
 def _session(options: Options) -> dict[str, Any]:

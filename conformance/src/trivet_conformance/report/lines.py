@@ -15,12 +15,15 @@ import torch
 
 import trivet
 from trivet_conformance.report.environment import environment
+from trivet_conformance.report.errors import ReportError
+from trivet_conformance.report.schema import problem
 from trivet_conformance.result import BAD, Result, Status
 from trivet_conformance.suite.version import SUITE
 
 SCHEMA: Final = 1
 LINES: Final = "report.jsonl"
 SUMMARY: Final = "summary.json"
+_AGAIN: Final = "restore the file, or run again"
 AROUND: Final = ("load", "harness")
 """Families of checks around the calls: alone they show nothing of an implementation."""
 
@@ -141,13 +144,25 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: there is no report in that folder.
+        ReportError: it is not UTF-8, or a line is none of a report.
     """
-    found = []
-    for line in (folder / LINES).read_text(encoding="utf-8").splitlines():
+    path, found = folder / LINES, list[dict[str, Any]]()
+    try:
+        rows = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ReportError(f"{path} is not UTF-8 (byte {error.start})", fix=_AGAIN) from error
+    for number, line in enumerate(rows, 1):
+        if not line.strip():
+            continue
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            break  # the last line of a run that was killed
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(rows):
+                break  # the last line of a run that was killed, which has no end
+            raise ReportError(f"{path}, line {number} is no JSON: {error}", fix=_AGAIN) from error
+        if why := problem(row):
+            raise ReportError(f"{path}, line {number} is none of a report: {why}", fix=_AGAIN)
+        found.append(row)
     return found
 
 

@@ -149,7 +149,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WaiverError(f"{path}: {error}") from error
     if unknown := sorted(document.keys() - {"waiver"}):
         raise WaiverError(f"{path}: unknown key {', '.join(unknown)}; entries are [[waiver]]")

@@ -62,7 +62,7 @@ def locate(spec: str, folder: str | Path) -> Located:
             discover().line(spec)
         return Located(spec)
     text, _, attr = spec.partition(":")
-    path = Path(text).resolve()
+    path = _resolved(text)
     root, module = _module(path)
     points = _points(path, module)
     own = points.get(ENTRY_POINTS, {})
@@ -77,6 +77,19 @@ def locate(spec: str, folder: str | Path) -> Located:
     extends = points.get(EXTENDS_POINTS, {}).get(name, "")
     _describe(Path(folder), name, value, contract, extends)
     return Located(name, (str(root), str(folder)))
+
+
+def _resolved(text: str) -> Path:
+    """The whole path, one that the system can look at."""
+    try:
+        path = Path(text).resolve()
+        path.stat()
+    except FileNotFoundError:
+        return Path(text).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop, too long a name
+        msg = f"no plugin at {text}: {error}"
+        raise PluginNotFound(msg, fix="give the path of a file or folder") from error
+    return path
 
 
 def _module(path: Path) -> tuple[Path, tuple[str, ...]]:
@@ -110,7 +123,7 @@ def _points(path: Path, module: tuple[str, ...]) -> Mapping[str, Mapping[str, st
             found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
             points = found.get("project", {}).get("entry-points", {})
             return {g: dict(rows) for g, rows in points.items()}
-        except (tomllib.TOMLDecodeError, OSError, AttributeError, TypeError) as error:
+        except (ValueError, OSError, AttributeError, TypeError, RecursionError) as error:
             raise PluginNotFound(f"{file} cannot be read: {error}", fix="repair it") from error
     return {}
 

@@ -8,7 +8,7 @@ from typing import Any
 from trivet.binding.torch_modes import modes
 from trivet.plugins.metadata import candidates
 from trivet.selection.authority import current_context
-from trivet.selection.lock import differences
+from trivet.selection.lock import ABSENT, differences
 from trivet.settings import Settings
 
 Snapshot = Mapping[str, Mapping[str, object]]
@@ -29,8 +29,8 @@ def snapshot(settings: Settings, plugins: Mapping[str, str] | None = None) -> Sn
 
 def changes(then: Snapshot, now: Snapshot) -> list[str]:
     """One line for each thing that differs: name, then, now."""
-    return list(differences(then, now, lambda a, b: f"was {_shown(a)}, is {_shown(b)}"))
+    return list(differences(then, now, lambda _, a, b: f"was {_shown(a)}, is {_shown(b)}"))
 
 
 def _shown(value: object) -> str:
-    return "absent" if value is None else repr(value)
+    return "absent" if value is ABSENT else repr(value)

@@ -25,7 +25,7 @@ from trivet.cli.comparison import (
     threads as torch_threads,
 )
 from trivet.cli.device_name import where
-from trivet.cli.example import size_names
+from trivet.cli.example import makeable, size_names
 from trivet.cli.program import FOUND_PROBLEM
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.contracts.declaration import Operator
@@ -160,7 +160,8 @@ class _Duel:
     def case(self, dims: Mapping[str, int], scalars: Mapping[str, Any]) -> dict[str, Any]:
         """One entry of ``cases``."""
         rng = torch.Generator().manual_seed(0)
-        given = arguments(self.op, dims, self.dtype, rng, scalars=scalars, dtypes=self.dtypes)
+        with makeable():
+            given = arguments(self.op, dims, self.dtype, rng, scalars=scalars, dtypes=self.dtypes)
         want = oracle(self.op, given) if self.with_oracle else None
         place = self.bind.info.torch
         given = {n: _to(a, place) for n, a in given.items()}

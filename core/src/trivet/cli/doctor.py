@@ -9,14 +9,14 @@ import click
 
 from trivet.cli.findings import KEYS, examine
 from trivet.cli.screen import Screen, emit, json_option, key_page
-from trivet.cli.values import shown
+from trivet.cli.values import finite, shown
 from trivet.plugins.isolate import SECONDS
 
 
 @click.command("doctor", epilog=key_page(KEYS))
 @click.option("--isolate", is_flag=True, help="Ask each plugin in a process of its own first.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=SECONDS, show_default=True,
-              help="Time limit of each such process.")  # fmt: skip
+              callback=finite, help="Time limit of each such process.")  # fmt: skip
 @json_option
 @click.pass_context
 def command(ctx: click.Context, *, isolate: bool, seconds: float, as_json: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.signature import REQUIRED
 from trivet.contracts.terms import PRESENT, UNKNOWN, Interval
 from trivet.contracts.terms.term import inside
+from trivet.errors import TrivetError
 from trivet.selection.facts import Call, normalise
 
 
@@ -49,14 +51,17 @@ def example(
     known("dtype variable", [n for n in dtypes if n], _variables(op))
     promised = normalise(op, facts).values
     given = {n: v for n, v in promised.items() if type(v) is int and "." not in n} | dict(sizes)
-    dims = given | op.dims(given | {n: torch.empty(s, device="meta") for n, s in shapes.items()})
+    with makeable():
+        shaped = {n: torch.empty(s, device="meta") for n, s in shapes.items()}
+    dims = given | op.dims(given | shaped)
     absent = {n for n in op.tensors if promised.get(n, UNKNOWN) is None}
     _refuse_missing(op, dims, absent)
     scalars = {n: promised[n] for n in op.scalars if _is_plain(promised.get(n, UNKNOWN))}
-    made = _arguments(op, dims, scalars, _dtypes(op, promised, dtypes)) | dict.fromkeys(absent)
-    for name, size in shapes.items():
-        if made[name] is not None:
-            made[name] = made[name].reshape(size)
+    with makeable():
+        made = _arguments(op, dims, scalars, _dtypes(op, promised, dtypes)) | dict.fromkeys(absent)
+        for name, size in shapes.items():
+            if made[name] is not None:
+                made[name] = made[name].reshape(size)
     if missing := [name for name, value in made.items() if value is REQUIRED]:
         raise click.UsageError(f"the example needs a value: --fact {missing[0]}=VALUE")
     if form == "out":
@@ -64,6 +69,22 @@ def example(
         made["out"] = results[0] if op.signature.packing == "one" else results
     _refuse_contradiction(op, promised, made)
     return made
+
+
+@contextmanager
+def makeable() -> Iterator[None]:
+    """Says that no such tensors can be made, where torch or a generator refuses.
+
+    Raises:
+        click.UsageError: with torch's own reason.
+    """
+    try:
+        yield
+    except TrivetError:
+        raise
+    except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
+        why = str(error).partition("\n")[0]
+        raise click.UsageError(f"such tensors cannot be made: {why}") from error
 
 
 def size_names(op: Operator) -> list[str]:

@@ -93,7 +93,7 @@ def command(
 def _save(made: Plan, path: Path) -> None:
     try:
         made.save_lock(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a path without a last part
         raise ConfigError(f"{path} cannot be written: {error}", fix="name another file") from error
 
 

@@ -47,7 +47,7 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if kind == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", fix="correct the file") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path} holds no table of sites", fix=FORM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -13,9 +14,11 @@ from trivet.contracts.terms import Interval
 from trivet.settings import near_misses
 
 _WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "none": None, "[]": []}
-_INTEGER: Final = re.compile(r"[+-]?\d+")
-_RANGE: Final = re.compile(r"(\d*)\.\.(\d*)")
-_SHAPE: Final = re.compile(r"\d+(x\d+)*")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_RANGE: Final = re.compile(r"([0-9]*)\.\.([0-9]*)")
+_SHAPE: Final = re.compile(r"[0-9]+(x[0-9]+)*")
+_DIGITS: Final = 18
+"""Digits that a whole number may have: what is longer is no size, and Python refuses 4300."""
 
 DTYPES: Final = tuple(
     name for name, value in vars(torch).items()
@@ -45,14 +48,25 @@ def value(text: str) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if _INTEGER.fullmatch(text):
-        return int(text)
+        return whole(text)
     if match := _RANGE.fullmatch(text):
-        low, high = (int(end) if end else None for end in match.groups())
+        low, high = (whole(end) if end else None for end in match.groups())
         return interval(low, high)
     try:
         return float(text)
     except ValueError:
         return text
+
+
+def whole(text: str) -> int:
+    """A whole number of a length that can be a size.
+
+    Raises:
+        click.BadParameter: it is longer.
+    """
+    if len(text) > _DIGITS:
+        raise click.BadParameter(f"{text[:_DIGITS]}... has {len(text)} digits, at most {_DIGITS}")
+    return int(text)
 
 
 def interval(low: int | None, high: int | None) -> Interval:
@@ -79,15 +93,15 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, given = split(text, "ARG=AxB")
     if not _SHAPE.fullmatch(given):
         raise click.BadParameter(f"{given!r} is no shape such as 7x576")
-    return name, tuple(int(n) for n in given.split("x"))
+    return name, tuple(whole(n) for n in given.split("x"))
 
 
 def size(text: str) -> tuple[str, int]:
     """The value of one dim."""
     name, given = split(text, "DIM=N")
-    if not given.isdecimal():
+    if not (given.isascii() and given.isdecimal()):
         raise click.BadParameter(f"{given!r} is no size: a whole number, 0 or more")
-    return name, int(given)
+    return name, whole(given)
 
 
 def dtype(text: str) -> tuple[str, torch.dtype]:
@@ -115,6 +129,18 @@ def each(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any
         return found
 
     return callback
+
+
+def finite(ctx: click.Context, parameter: click.Parameter, given: float) -> float:
+    """A callback of an option: refuses what no number is compared with, and no end.
+
+    Raises:
+        click.BadParameter: it is not finite.
+    """
+    del ctx, parameter
+    if not math.isfinite(given):
+        raise click.BadParameter(f"{given} is not a finite number")
+    return given
 
 
 def known(kind: str, names: Iterable[str], allowed: Iterable[str]) -> None:

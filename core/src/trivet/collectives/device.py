@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, cast
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from trivet.contracts.collectives import (
     Store,
 )
 from trivet.errors import CommError, CommUnavailable, OrderError, PluginBroken
+from trivet.plugins.answers import has_abilities
 
 _DEFAULT_SECONDS: Final = 1800.0  # torch's own default for gloo
 
@@ -39,14 +40,14 @@ class DeviceCollectives:
     """
 
     def __init__(self, device: torch.device, provided: object, *, check: bool) -> None:
-        if provided is not None and not isinstance(provided, CollectiveProvider):
+        if provided is not None and not has_abilities(provided, CollectiveProvider):
             raise PluginBroken(
                 f"the collectives that the plugin of {device} brings, "
                 f"{type(provided).__qualname__}, have no name or no open(group, store)",
                 fix="see trivet.contracts.collectives, or return None from trivet_collectives",
             )
         self.device = device
-        self.provided = provided
+        self.provided = cast("CollectiveProvider | None", provided)
         self.check = check
         self._groups: dict[str, tuple[Record, dist.ProcessGroup, DeviceGroup]] = {}
 

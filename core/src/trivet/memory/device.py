@@ -16,6 +16,7 @@ from trivet.memory.caches import KvCaches
 from trivet.memory.exhaustion import typed
 from trivet.memory.ledger import Ledger, Token
 from trivet.memory.system import host_info
+from trivet.plugins.answers import has_abilities
 
 _ADDRESSABLE = 1 << 63  # sizes beyond this overflow inside torch and raise something else
 _ALIGNMENT = 64
@@ -37,7 +38,7 @@ class DeviceMemory:
     def __init__(
         self, device: torch.device, provided: object = None, ledger: Ledger | None = None
     ) -> None:
-        if not (provided is None or isinstance(provided, Allocator | InfoSource | StatsSource)):
+        if provided is not None and not has_abilities(provided, Allocator, InfoSource, StatsSource):
             raise PluginBroken(
                 f"the memory that the plugin of {device} brings, {type(provided).__qualname__}, "
                 "has none of: allocate and deallocate, info, stats",

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from trivet.contracts.device_info import DeviceInfo
+from trivet.contracts.device_info import DeviceInfo, Execution
 from trivet.plugins.describe import said, shown
 
 _SENTENCE: Final = 200
@@ -25,6 +25,16 @@ def plain(answer: object) -> object:
     return answer
 
 
+def has_abilities(answer: object, *protocols: type) -> bool:
+    """Whether a foreign object fits one of these protocols; no, when looking at it raises."""
+    try:
+        return isinstance(answer, protocols)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - foreign __getattr__; the caller names the object
+        return False
+
+
 def probe_problem(answer: object) -> str:
     """Checks what ``trivet_probe`` returned: True, or a reason; a bare False is tolerated."""
     if isinstance(answer, bool | str):
@@ -39,8 +49,11 @@ def devices_problem(name: str, extends: str, answer: object) -> str:
     if not isinstance(answer, list):
         return f"trivet_devices returns {shown(answer)}, not a list of DeviceInfo"
     for info in answer:
-        if not isinstance(info, DeviceInfo):
+        if type(info) is not DeviceInfo:  # a subclass would bring foreign code into every question
             return f"trivet_devices returns a list with {shown(info)} in it, not a DeviceInfo"
+        if field := _odd_field(info):
+            value = shown(getattr(info, field))
+            return f"trivet_devices returns a DeviceInfo whose {field} is {value}"
         if info.kind != name:
             return f"trivet_devices returns kind {info.kind!r}, the plugin's name is {name!r}"
     if not answer:
@@ -49,6 +62,25 @@ def devices_problem(name: str, extends: str, answer: object) -> str:
     if len(set(indices)) != len(indices):
         return f"trivet_devices returns indices {indices}, one of them twice"
     return next(filter(None, map(_absence, answer)), "")
+
+
+def _odd_field(info: DeviceInfo) -> str:
+    """The first field that is not of the built-in type that it is declared with; or nothing."""
+    counts = ("cores", "subgroup_width", "shared_bytes", "memory_bytes")
+    texts, lists = ("kind", "torch_type", "name"), ("arch", "notes", "features", "dtypes")
+    right = {name: type(getattr(info, name)) in {int, type(None)} for name in counts}
+    right |= {name: type(getattr(info, name)) is str for name in texts}
+    for name in lists:
+        value = getattr(info, name)
+        kinds = {tuple, list, frozenset, set}
+        right[name] = type(value) in kinds and all(type(v) is str for v in value)
+    sizes = info.cache_bytes
+    right["cache_bytes"] = type(sizes) is dict and all(
+        type(k) is str and type(v) is int for k, v in sizes.items()
+    )
+    right["execution"] = type(info.execution) in {Execution, str}
+    right["index"] = type(info.index) is int
+    return next((name for name, good in right.items() if not good), "")
 
 
 def _absence(info: DeviceInfo) -> str:

@@ -7,10 +7,15 @@ import io
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from typing import TextIO
 
 LIMIT = 2000
 """Characters of a plugin's output that are kept for the report."""
+
+_open: list[tuple[int, int | None, TextIO]] = []
+"""Of each open block: its thread, the descriptor and the stream that it gives back."""
 
 
 class Captured:
@@ -30,10 +35,14 @@ def stdout(captured: Captured) -> Iterator[None]:
     with tempfile.TemporaryFile() as file:
         saved = _divert(file.fileno())
         buffer = io.StringIO()
+        block = threading.get_ident(), saved, sys.stdout
+        _open.append(block)
         try:
             with contextlib.redirect_stdout(buffer):
                 yield
         finally:
+            if block in _open:
+                _open.remove(block)
             if saved is not None:
                 os.dup2(saved, 1)
                 os.close(saved)
@@ -41,6 +50,16 @@ def stdout(captured: Captured) -> Iterator[None]:
             native = file.read(LIMIT).decode(errors="replace")
             written = "" if buffer.closed else buffer.getvalue()
             captured.text = (written + native)[:LIMIT].strip()
+
+
+def after_fork() -> None:
+    """Gives a child its standard output back when blocks of other threads were open at the fork."""
+    for thread, saved, stream in reversed(_open):
+        if thread != threading.get_ident():
+            sys.stdout = stream
+            if saved is not None:
+                os.dup2(saved, 1)
+    _open[:] = [block for block in _open if block[0] == threading.get_ident()]
 
 
 def _divert(target: int) -> int | None:

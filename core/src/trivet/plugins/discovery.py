@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -48,7 +48,7 @@ class _Entry:
     line: Line
     hooks: Hooks | None = None
     devices: tuple[DeviceInfo, ...] | None = None
-    busy: bool = False
+    busy: int = 0  # the thread in which its code runs
 
 
 class Discovery:
@@ -133,11 +133,13 @@ class Discovery:
 
     def report(self) -> Report:
         """Everything known at this moment."""
+        from trivet.plugins.notes import notes  # a device asks for no report
+
         with self._lock:
             lines = [entry.line for entry in self._entries.values()] + self._others
             return Report(
                 lines=tuple(sorted(lines, key=lambda line: (line.plugin, line.dist))),
-                notes=tuple(self._notes()),
+                notes=tuple(notes([e.candidate for e in self._entries.values()], self.settings)),
                 contract=CONTRACT,
             )
 
@@ -224,6 +226,22 @@ class Discovery:
             entry = self._entry(name)
             entry.line = replace(entry.line, reason=reason, details=details)
 
+    def after_fork(self) -> None:
+        """Lets a child ask again what another thread was asking when the process was forked.
+
+        A module that was half imported there can never be: its import lock is held for ever.
+        """
+        self._lock = threading.RLock()
+        for name, entry in self._entries.items():
+            if entry.busy in {0, threading.get_ident()}:
+                continue
+            entry.busy = 0
+            if not entry.line.loaded:
+                why = "this process was forked while another thread imported it"
+                self.refuse(
+                    name, Status.IMPORT_FAILED, why, "start devices before a fork; or spawn"
+                )
+
     # --- inside ---
 
     def _entry(self, name: str) -> _Entry:
@@ -243,7 +261,7 @@ class Discovery:
                 fix="start devices and load plugins outside imports and hooks",
             )
         printed = capture.Captured()
-        entry.busy = True
+        entry.busy = threading.get_ident()
         try:
             with capture.stdout(printed):
                 return call()
@@ -254,7 +272,7 @@ class Discovery:
         except BaseException as error:  # noqa: BLE001 - foreign code, reported in its line
             self._caught(entry, status, f"{what}: {said(error)}{place(error)}", error)
         finally:
-            entry.busy = False
+            entry.busy = 0
             if printed.text:
                 both = f"{entry.line.printed}\n{printed.text}".strip()[: capture.LIMIT]
                 entry.line = replace(entry.line, printed=both)
@@ -311,30 +329,6 @@ class Discovery:
     def _usable(self, name: str) -> bool:
         return self._entries[name].line.usable
 
-    def _notes(self) -> list[str]:
-        """Names that fit nothing installed: in the filters, and of devices to be added to."""
-        known = {normalised(n): n for n in self._entries}
-        known |= {normalised(e.candidate.dist): e.candidate.dist for e in self._entries.values()}
-        notes = []
-        for which, names in (("allow", self.settings.allow), ("deny", self.settings.deny)):
-            for name in names:
-                if normalised(name) not in known:
-                    hint = meant(normalised(name), known, ", ")
-                    source = self.settings.source(which)
-                    notes.append(f"{source} names {name!r}, which is not installed{hint}")
-        notes += _lonely([e.candidate for e in self._entries.values()])
-        return notes
-
-
-def _lonely(found: Sequence[Candidate]) -> Iterator[str]:
-    """Plugins that add to a device which none of the others brings."""
-    kinds = [c.name for c in found if not c.extends]
-    for candidate in found:
-        kind = candidate.extends
-        if kind and kind not in kinds:
-            hint = meant(kind, kinds, ", ")
-            yield f"{candidate.name} adds to {kind!r}, which no installed distribution brings{hint}"
-
 
 # --- the one of this process -----------------------------------------------------------------
 
@@ -366,8 +360,9 @@ def _after_fork() -> None:
     """A lock that another thread held at the fork would never be released in the child."""
     global _lock
     _lock = threading.RLock()
+    capture.after_fork()
     if _discovery is not None:
-        _discovery._lock = threading.RLock()  # noqa: SLF001 - the same module
+        _discovery.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,6 +15,8 @@ from trivet.settings import Settings
 
 SCHEMA: Final = 1
 _AGAIN: Final = "write it again: trivet plan --save FILE"
+ABSENT: Final = object()
+"""What ``differences`` finds in the place of a key that is not there."""
 
 
 def site_document(choice: Choice, mode: str, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def load(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"lock file {path} cannot be read: {error}"
         raise ConfigError(msg, fix=_AGAIN) from error
     return dict(checked(found, str(path)))
@@ -133,19 +135,23 @@ def verify(locked: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         LockMismatch: lists every field that differs, with both values.
     """
     then, later = ({k: v for k, v in d.items() if k != "digest"} for d in (locked, now))
-    fields = list(
-        differences(then, later, lambda a, b: f"locked {json.dumps(a)}, now {json.dumps(b)}")
-    )
+    fields = list(differences(then, later, lambda _, a, b: f"locked {_json(a)}, now {_json(b)}"))
     if fields:
         msg = f"the lock and this process differ in {len(fields)} field(s)"
         raise LockMismatch(msg, fields=fields, fix="restore what changed, or write a new lock")
 
 
-def differences(a: Any, b: Any, text: Callable[[Any, Any], str], path: str = "") -> Iterator[str]:
-    """One line for each value that differs between two mappings; an absent one is None."""
+def differences(
+    a: Any, b: Any, text: Callable[[str, Any, Any], str], path: str = ""
+) -> Iterator[str]:
+    """One line for each value that is not the same text of JSON: 1 is not true, null not absent."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in sorted(a.keys() | b.keys()):
             where = f"{path}.{key}" if path else key
-            yield from differences(a.get(key), b.get(key), text, where)
-    elif a != b:
-        yield f"{path}: {text(a, b)}"
+            yield from differences(a.get(key, ABSENT), b.get(key, ABSENT), text, where)
+    elif _json(a) != _json(b):
+        yield f"{path}: {text(path, a, b)}"
+
+
+def _json(value: Any) -> str:
+    return "nothing" if value is ABSENT else json.dumps(value, sort_keys=True)

@@ -89,7 +89,7 @@ class _Reader:
 
         try:
             data = tomllib.loads(self.path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
+        except (ValueError, OSError, RecursionError) as error:  # of TOML, UTF-8 or a long number
             raise ConfigError(
                 f"{self.path} cannot be read: {error}", fix="correct the file, or remove it"
             ) from error

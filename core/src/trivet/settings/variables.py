@@ -275,12 +275,15 @@ def likely(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Mapping[str, list[str]]:
-    """Variables with our prefix that mean nothing -> the names that were perhaps meant."""
+    """Variables with our prefix that mean nothing -> the names that were perhaps meant.
+
+    The prefix counts in any case: where variables differ by case, ``trivet_device`` is no setting.
+    """
     known = {variable.name.removeprefix(PREFIX): variable.name for variable in VARIABLES}
     return {
-        name: [known[near] for near in near_misses(name.removeprefix(PREFIX), known)]
+        name: [known[near] for near in near_misses(name.upper().removeprefix(PREFIX), known)]
         for name in sorted(environ)
-        if name.startswith(PREFIX) and name not in known.values()
+        if name.upper().startswith(PREFIX) and name not in known.values()
     }
 
 
