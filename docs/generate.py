@@ -21,6 +21,7 @@ import trivet
 from trivet import contracts, devices, rope
 from trivet.binding import plan, step
 from trivet.catalogue import operators
+from trivet.cli.declaration import signatures
 from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
 from trivet.selection import authority
@@ -78,7 +79,7 @@ def operator_page() -> str:
         )
     for op in operators().values():
         lines += ["", f"## {op.name}", "", prose(op.doc), "", "```"]
-        lines += [f"{op.name}({op.signature.text()})", "```", ""]
+        lines += [*signatures(op), "```", ""]
         lines += ["| argument | shape | dtype |", "|---|---|---|"]
         for arg, shape in op.shapes.items():
             optional = " (optional)" if op.parameters[arg].optional else ""

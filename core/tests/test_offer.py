@@ -80,6 +80,9 @@ def trivet_implementations(device):
     assert line.reason == "1 implementation, 1 refused"
     assert text in str(line)
     assert "fake_dev_dist.py:11)" in str(refusal)
+    assert "fake_dev_dist.py:11)" in refusal.reason
+    assert not refusal.reason.startswith("dev/bad")
+    assert not refusal.error.fix or f"; fix: {refusal.error.fix}" in str(line)
     named = "implements" in mark
     assert refusal.provider == ("dev/bad" if named else "dev")
     assert refusal.operator == ("silu_and_mul" if "silu_and_mul@" in mark else "")

@@ -26,7 +26,7 @@ from trivet.plugins import Report, discover
 from trivet.plugins.offer import Offer, collect
 from trivet.plugins.resolve import AUTO, Resolved, resolve
 from trivet.selection.authority import current_context, known_properties
-from trivet.selection.choose import REFUSED, Choice, Row, Trace
+from trivet.selection.choose import Choice, Trace, elsewhere
 from trivet.settings import Settings, read
 
 if TYPE_CHECKING:
@@ -261,23 +261,11 @@ def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = (
     now = replace(settings, strict=strict or settings.strict)
     resolved = resolve(str(name), discovery, now)
     offer = collect(discovery, resolved, operators())
-    unmet = [
-        (
-            u.implementation.operator.name,
-            Row(u.implementation.provider, "no", u.reason, "not for this device", elsewhere=True),
-        )
-        for u in offer.unmet
-    ]
-    unmet += [
-        (r.operator, Row(r.provider, "no", r.error.what, REFUSED, elsewhere=True))
-        for r in offer.refusals
-        if r.operator
-    ]
     binder = Binder(
         info=resolved.info,
         operators=offer.operators,
         implementations=offer.implementations,
-        unmet=tuple(unmet),
+        unmet=elsewhere(offer),
         plugins={ln.plugin: f"{ln.dist} {ln.version}" for ln in discovery.report()},
         strict=strict,
         required=required,

@@ -30,9 +30,13 @@ class TrivetError(Exception):
         self.fix = fix
         super().__init__(what)
 
+    def more(self) -> str:
+        """The command that shows more."""
+        return self.command
+
     def __str__(self) -> str:
         fix = f"\n  fix: {self.fix}" if self.fix else ""
-        return f"{self.what}{fix}\n  [{self.code}; more: {self.command}]"
+        return f"{self.what}{fix}\n  [{self.code}; more: {self.more()}]"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (type(self), self.args, self.__dict__)
@@ -80,6 +84,14 @@ class OperatorError(TrivetError):
     cause = "A declaration, an implementation or a call does not fit."
     command = "trivet ops"
 
+    def __init__(self, what: str, *, operator: str = "", fix: str = "") -> None:
+        self.operator = operator
+        super().__init__(what, fix=fix)
+
+    def more(self) -> str:
+        """The command, with the operator's name where it is known."""
+        return self.command.replace("OPERATOR", self.operator or "OPERATOR")
+
 
 class UnknownName(OperatorError, AttributeError):
     """An operator, provider, dim, argument or site of that name does not exist."""
@@ -112,10 +124,12 @@ class NoImplementation(OperatorError):
     cause = "Strict mode refuses the reference, or an order list forbids what would fit."
     command = "trivet explain OPERATOR"
 
-    def __init__(self, what: str, *, trace: Iterable[object] = (), fix: str = "") -> None:
+    def __init__(
+        self, what: str, *, trace: Iterable[object] = (), operator: str = "", fix: str = ""
+    ) -> None:
         self.trace = tuple(trace)
         lines = "".join(f"\n    {row}" for row in self.trace)
-        super().__init__(what + lines, fix=fix)
+        super().__init__(what + lines, operator=operator, fix=fix)
 
 
 class ContractBroken(OperatorError):

@@ -38,7 +38,8 @@ ACME = """
                         divisible("hidden", 8), one_of("weight_offset", 0.0)])
     def norm(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0,
              *, out):
-        out.copy_(torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps))
+        part = x[..., :variance_size] if variance_size else x
+        out.copy_(x * torch.rsqrt(part.pow(2).mean(-1, keepdim=True) + eps) * weight)
 
     @implements("silu_and_mul@1", name="small", domain=[between("tokens", 0, 4)])
     def small(x):

@@ -124,9 +124,13 @@ def test_the_text_fits_80_columns(cli, acme):
     [
         (["rms_norm"], "OPERATOR=FIRST,SECOND"),
         (["rms_norm=acme/vec"], "two providers"),
-        (["rms_norm=acme/vek,reference"], "'acme/vek'"),
+        (
+            ["rms_norm=acme/vek,reference"],
+            "ab: rms_norm has no provider 'acme/vek' fix: use one of",
+        ),
+        (["rms_norm=acme/vek,reference"], "acme/vec (all: trivet ops rms_norm)"),
         (["rms_nrm=a,b"], "use one of rms_norm"),
-        (["rms_norm_=acme/vec,reference"], "compares the plain form"),
+        (["silu_and_mul_=acme/small,reference"], "silu_and_mul has no in-place form"),
         (
             ["rms_norm=acme/vec,reference", "--size", "hiden=3"],
             "no size 'hiden'; use one of hidden",
@@ -138,6 +142,117 @@ def test_the_text_fits_80_columns(cli, acme):
 )
 def test_what_cannot_be_is_one_message(cli, acme, args, text):
     assert text in " ".join(cli("ab", *args, code=2).stderr.split())
+
+
+def test_a_forbidden_provider_is_said_in_the_words_of_the_command(cli, acme, monkeypatch):
+    monkeypatch.setenv("TRIVET_FORBID", "rms_norm=acme/vec")
+    text = cli("ab", "rms_norm=acme/vec,reference", code=2).stderr
+    assert "ab cannot run 'acme/vec': TRIVET_FORBID rms_norm forbids it for rms_norm" in text
+
+
+# --- what is wrong ---
+
+WRONG = """
+import torch
+from trivet.contracts import DeviceInfo, implements
+def trivet_devices(): return [DeviceInfo("odd")]
+def trivet_implementations(device):
+    return [writes, percent, percent_linear, other, shape, last_bit, good_]
+@implements("silu@1", name="writes")
+def writes(x):
+    y = torch.nn.functional.silu(x)
+    x.mul_(0)
+    return y
+@implements("silu@1", name="percent")
+def percent(x): return torch.nn.functional.silu(x) * 1.01
+@implements("linear@1", name="percent")
+def percent_linear(x, weight, bias=None): return torch.nn.functional.linear(x, weight, bias) * 1.01
+@implements("embedding@1", name="bit")
+def last_bit(ids, weight): return weight[ids] * (1 + torch.finfo(weight.dtype).eps)
+@implements("sample_token@1", name="first")
+def other(logits, temperature=None, top_k=None, top_p=None, min_p=None, seed=None, position=None):
+    return logits.argmin(-1)
+@implements("gelu@1", name="shape")
+def shape(x, approximate="none"): return x.reshape(-1)
+@implements("gelu_@1", name="writes")
+def good_(x, approximate="none"): x.copy_(torch.nn.functional.gelu(x, approximate=approximate))
+"""
+
+
+@pytest.fixture
+def odd(dists):
+    dists.add("odd-dist", "odd", WRONG)
+
+
+@pytest.mark.parametrize("pair", ["odd/writes,reference", "reference,odd/writes"])
+def test_a_provider_that_writes_its_input_is_told_and_spoils_no_other(cli, odd, pair):
+    found = cli.json("ab", f"silu={pair}", *QUICK, code=1)
+    assert found["problems"] == ["silu (odd/writes): changed its input 'x'"]
+    assert {c["skipped"] for c in found["cases"] if 0 not in c["sizes"].values()} == {
+        "silu (odd/writes): changed its input 'x'"
+    }
+    text = cli("ab", f"silu={pair}", *QUICK, code=1).stdout
+    assert "problem: silu (odd/writes): changed its input 'x'" in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["silu", "linear"])
+def test_a_percent_is_outside_the_budget(cli, odd, name, dtype):
+    options = ["--dtype", dtype, *QUICK]
+    found = cli.json("ab", f"{name}=odd/percent,reference", *options, code=1)
+    case = next(c for c in found["cases"] if c["difference"]["elements"])
+    first, second = case["sides"]
+    assert first["budget"] > 1 > second["budget"]
+    assert second["wrong"] == 0
+    assert found["problems"]
+    assert all(p.startswith("odd/percent is wrong: ") for p in found["problems"])
+
+
+@pytest.mark.parametrize("pair", ["embedding=odd/bit", "sample_token=odd/first"])
+def test_another_choice_and_other_bits_are_wrong(cli, odd, pair):
+    found = cli.json("ab", f"{pair},reference", *QUICK, code=1)
+    first, second = found["cases"][0]["sides"]
+    assert first["budget"] is second["budget"] is None
+    assert first["wrong"] > 0
+    assert second["wrong"] == 0
+    text = cli("ab", f"{pair},reference", *QUICK, code=1).stdout
+    assert "equal" in text
+    assert f"is wrong in {first['wrong']} elements" in text
+
+
+def test_results_of_another_shape_are_told(cli, odd):
+    found = cli.json("ab", "gelu=odd/shape,reference", *QUICK, code=1)
+    assert "gelu (odd/shape): result 0 is float32[" in found["problems"][0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{n}{s}"
+        for n in ("rms_norm", "fused_add_rms_norm", "rotary_embedding", "qk_rms_norm", "silu")
+        for s in ("_", "_out")
+    ],
+)
+def test_the_other_forms_are_compared(cli, dists, name):
+    found = cli.json("ab", f"{name}=reference,reference", *QUICK)
+    assert found["operator"] == name
+    assert found["problems"] == []
+    compared = [c for c in found["cases"] if c["difference"] and c["difference"]["elements"]]
+    assert compared
+    assert all(c["sides"][0]["budget"] <= 1 for c in compared)
+    assert bool(compared[0]["sides"][0]["seconds"]) is name.endswith("_out")
+    left_out = "time: a call changes what the next one reads"
+    assert (left_out in found["not_measured"]) is name.endswith("_")
+
+
+def test_a_form_that_a_vendor_supplies_is_compared(cli, odd):
+    assert cli.json("ab", "gelu_=odd/writes,reference", *QUICK)["problems"] == []
+
+
+def test_empty_cases_are_not_printed(cli, acme):
+    text = cli("ab", "rms_norm=acme/vec,reference", *QUICK).stdout
+    assert "tokens=0" not in text
+    assert "which have no elements" in text
 
 
 # --- statistics ------------------------------------------------------------------------------

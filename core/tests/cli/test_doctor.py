@@ -175,3 +175,47 @@ def test_isolate_survives_a_crash_and_says_so(cli, acme, monkeypatch):
     assert lines["acme"]["status"] == "found"
     assert found["auto"]["device"] == "acme:0"
     assert "plugin dead (dead-dist 1.0): ended its process by SIGSEGV" in whats(found)
+
+
+def test_the_order_of_use_and_references_by_order_are_shown(cli, acme, monkeypatch, tmp_path):
+    lists = '[providers]\nrms_norm = ["reference"]\nsample_token = ["reference"]\n'
+    (tmp_path / "trivet.toml").write_text(lists)
+    found = cli.json("doctor")
+    providers = {row["operator"]: row["providers"] for row in found["operators"]}
+    assert providers["rms_norm"] == ["reference", "acme/vec"]
+    assert providers["silu_and_mul"] == ["acme/small", "acme/never"]
+    forced = f"2 operators are made to run on the reference by {tmp_path}/trivet.toml [providers]"
+    assert found["notes"] == [forced]
+    text = cli("doctor").stdout
+    assert "reference, acme/vec" in text
+    assert "2 operators are made to run on the reference by" in " ".join(text.split())
+    (tmp_path / "trivet.toml").unlink()
+    monkeypatch.setenv("TRIVET_PROVIDERS", "rms_norm=reference")
+    assert cli.json("doctor")["notes"] == [
+        "1 operator is made to run on the reference by TRIVET_PROVIDERS"
+    ]
+
+
+def test_a_preferred_provider_that_cannot_run_is_a_remark(cli, acme, monkeypatch):
+    monkeypatch.setenv("TRIVET_PROVIDERS", "silu_and_mul=acme/never")
+    (note,) = cli.json("doctor")["notes"]
+    assert note.startswith("silu_and_mul: acme/never is preferred by TRIVET_PROVIDERS")
+    assert "but not for this device: feature 'tall' is not here" in note
+
+
+@pytest.mark.parametrize("name", ["TRIVET_ALLOW", "TRIVET_DENY"])
+def test_a_name_of_the_filters_that_is_not_installed_has_near_misses(cli, acme, monkeypatch, name):
+    monkeypatch.setenv(name, "acme,acne" if name == "TRIVET_ALLOW" else "acne")
+    text = " ".join(cli("doctor").stdout.split())
+    assert f"note: {name} names 'acne', which is not installed, did you mean acme" in text
+
+
+def test_a_path_goes_on_behind_a_separator(cli, acme, monkeypatch, tmp_path):
+    folder = tmp_path / "a-long-folder" / "another-long-one" / "and-one-more-of-it"
+    folder.mkdir(parents=True)
+    (folder / "settings.toml").write_text("[run]\ntrace = true\n")
+    monkeypatch.setenv("TRIVET_CONFIG", str(folder / "settings.toml"))
+    text = cli("doctor").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("a-long-folder/", "another-long-one/", "settings.toml"):
+        assert part in text

@@ -4,6 +4,21 @@ import pytest
 
 from trivet.cli import explain
 
+BAD = """
+from trivet.contracts import DeviceInfo, contiguous, feature, implements
+def trivet_devices(): return [DeviceInfo("mini")]
+def trivet_implementations(device): return [bad, bad_out, tall, view]
+@implements("rms_norm@1", name="bad")
+def bad(x, weight, eps=1e-6, offset=0.0, weight_in_float32=False, variance_size=0): return x
+@implements("rms_norm_out@1", name="bad")
+def bad_out(x, weight, *, out): out.copy_(x)
+@implements("silu@1", name="tall", requires=[feature("tall")])
+def tall(x): return x
+@implements("gelu@1", name="view", domain=[contiguous("x")])
+def view(x, approximate="none"): return x
+"""
+"""A plugin with a provider that is refused, twice, one that is unmet, and one of dense inputs."""
+
 SETTLED = ["--fact", "dtype=float32", "--fact", "weight.dtype=float32", "--fact", "hidden=576",
            "--fact", "weight_offset=0.0"]  # fmt: skip
 
@@ -107,6 +122,20 @@ def test_an_example_of_every_kind_of_argument(cli, acme):
         (["rms_norm", "--shape", "x=3x4", "--fact", "hidden=8..9"], "contradicts the fact hidden"),
         (["linear", "--shape", "x=3x4"], "needs the size 'out_features'"),
         (["rms_norm", "--mode", "lazy"], "'lazy' is not one of"),
+        (["rms_norm", "--fact", "contiguous=false"], "facts are positive"),
+        (["rms_norm", "--fact", "x.contiguous=False"], "facts are positive"),
+        (["rms_norm", "--strides", "x=8,1"], "give --shape or --size too"),
+        (["rms_norm", "--shape", "x=3x4", "--strides", "x=8"], "x: 1 strides for a shape of 2"),
+        (["rms_norm", "--shape", "x=3x4", "--strides", "x=8;1"], "no strides such as 128,2"),
+        (["rms_norm", "--shape", "x=3x4", "--strides", "y=8,1"], "no argument with strides 'y'"),
+        (
+            ["rms_norm", "--shape", "x=3x4", "--strides", "x=8,2", "--fact", "contiguous=true"],
+            "contradicts the fact x.contiguous",
+        ),
+        (
+            ["norm"],
+            "use one of rms_norm, layer_norm, fused_add_rms_norm, qk_rms_norm (all: trivet ops)",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_message(cli, acme, args, text):
@@ -138,3 +167,89 @@ def test_nothing_that_may_run_is_exit_code_1_with_every_reason(cli, acme, monkey
     assert verdicts(found) == {"acme/vec": "no", "reference": "no"}
     assert "forbidden by TRIVET_FORBID" in found["candidates"][0]["reason"]
     assert "nothing may run" in cli("explain", "rms_norm", code=1).stdout
+
+
+# --- what order lists name and what cannot run ---
+
+
+@pytest.fixture
+def mini(dists):
+    dists.add("mini-dist", "mini", BAD)
+
+
+def test_a_refusal_is_one_row_of_the_asked_form_with_place_and_fix(cli, mini):
+    found = cli.json("explain", "rms_norm")
+    assert verdicts(found) == {"reference": "yes", "mini/bad": "no"}
+    row = found["candidates"][-1]
+    assert row["reason"].startswith("parameter 4 is 'offset', the operator has 'weight_offset'")
+    assert row["reason"].endswith("fake_mini_dist.py:5)")
+    assert row["note"] == "refused"
+    assert row["fix"].startswith("def bad(x, weight, eps=1e-06, weight_offset=0.0")
+    out = cli.json("explain", "rms_norm_out")["candidates"]
+    assert [r["fix"].endswith("*, out)") for r in out] == [False, True]
+    assert "fix: def bad(x, weight" in " ".join(cli("explain", "rms_norm").stdout.split())
+
+
+def test_a_preferred_provider_that_was_refused_is_a_problem(cli, mini, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIVET_PROVIDERS", "rms_norm=mini/bad;silu=mini/tall")
+    found = cli.json("explain", "rms_norm", code=1)
+    first = found["candidates"][0]
+    assert first["provider"] == "mini/bad"
+    assert first["note"] == "preferred by TRIVET_PROVIDERS rms_norm, but refused"
+    assert found["runs"] == ["reference"]
+    text = cli("explain", "rms_norm", code=1).stdout
+    assert "but refused" in " ".join(text.split())
+    note = cli.json("explain", "silu", code=1)["candidates"][0]["note"]
+    assert note == "preferred by TRIVET_PROVIDERS silu, but not for this device"
+    monkeypatch.delenv("TRIVET_PROVIDERS")
+    (tmp_path / "trivet.toml").write_text('[providers]\nrms_norm = ["mini/bad"]\n')
+    assert (
+        "[providers] rms_norm, but refused"
+        in cli.json("explain", "rms_norm", code=1)["candidates"][0]["note"]
+    )
+
+
+def test_strict_mode_with_nothing_but_a_refused_provider_says_what_to_mend(cli, mini, monkeypatch):
+    monkeypatch.setenv("TRIVET_STRICT", "1")
+    text = " ".join(cli("explain", "rms_norm", code=1).stdout.split())
+    assert "fix: mend mini/bad: def bad(x, weight, eps=1e-06" in text
+    assert "leave strict mode" not in text
+
+
+def test_the_reason_of_the_first_place_is_said(cli, acme, monkeypatch):
+    assert cli.json("explain", "rms_norm")["order"].startswith("nothing was preferred; acme/vec")
+    add = ACME_EXTENDS.replace("MARK", "rms_norm@1").replace("NAME", "more")
+    acme.add("add-dist", "add", add, extends="acme")
+    monkeypatch.setenv("TRIVET_ALLOW", "acme,add")
+    order = cli.json("explain", "rms_norm")["order"]
+    assert order.endswith("acme/vec is first: the device's own plugin comes first")
+    assert "the device's own plugin comes first" in " ".join(
+        cli("explain", "rms_norm").stdout.split()
+    )
+    monkeypatch.setenv("TRIVET_PROVIDERS", "rms_norm=add/more")
+    assert cli.json("explain", "rms_norm")["order"] == "an order list names add/more first"
+
+
+ACME_EXTENDS = """
+from trivet.contracts import implements
+def trivet_implementations(device): return [norm]
+@implements("MARK", name="NAME")
+def norm(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return x
+"""
+
+
+def test_a_call_of_views_is_explained(cli, mini):
+    assert cli.json("explain", "gelu", "--shape", "x=4x8")["runs"] == ["mini/view"]
+    views = ["--shape", "x=4x8", "--strides", "x=16,2"]
+    assert cli.json("explain", "gelu", *views)["runs"] == ["reference"]
+
+
+def test_a_lock_is_not_applied_and_this_is_said(cli, acme, plan_file, monkeypatch):
+    lock = str(plan_file.with_name("lock.json"))
+    cli("plan", str(plan_file), "--save", lock)
+    assert cli.json("explain", "rms_norm")["notes"] == []
+    monkeypatch.setenv("TRIVET_LOCK", lock)
+    (note,) = cli.json("explain", "rms_norm")["notes"]
+    assert "is not applied here" in note
+    assert "not applied here" in " ".join(cli("explain", "rms_norm").stdout.split())

@@ -59,3 +59,27 @@ def test_a_form_shows_its_operator_and_a_near_miss_is_named(cli, acme):
 
 def test_an_unknown_device_is_an_error(cli, acme):
     assert "'acmee'" in cli("ops", "--device", "acmee", code=2).stderr
+
+
+def test_the_signatures_of_all_forms_are_shown(cli, acme):
+    (found,) = cli.json("ops", "rms_norm")["operators"]
+    inside = found["signature"].removeprefix("rms_norm(").removesuffix(")")
+    assert found["signatures"] == [
+        f"rms_norm({inside}) -> Tensor",
+        f"rms_norm_({inside}) -> None",
+        f"rms_norm_out({inside}, *, out) -> None",
+    ]
+    text = " ".join(cli("ops", "rms_norm").stdout.split())
+    assert all(line in text for line in found["signatures"])
+    told = {op: cli.json("ops", op)["operators"][0]["signatures"] for op in
+            ("kv_cache_write", "fused_add_rms_norm", "rotary_embedding")}  # fmt: skip
+    assert [t.rpartition(" -> ")[2] for t in told["kv_cache_write"]] == ["None"]
+    assert told["fused_add_rms_norm"][0].endswith(" -> tuple[Tensor, Tensor]")
+    assert told["rotary_embedding"][0].endswith(" -> list[Tensor]")
+
+
+def test_the_list_has_the_order_that_lists_give(cli, acme, monkeypatch):
+    monkeypatch.setenv("TRIVET_PROVIDERS", "rms_norm=reference")
+    rows = {row["operator"]: row["providers"] for row in cli.json("ops")["operators"]}
+    assert rows["rms_norm"] == ["reference", "acme/vec"]
+    assert rows["sample_token"] == ["acme/raises", "reference"]

@@ -20,7 +20,7 @@ def test_sites_steps_and_digest(cli, acme, plan_file):
         {"when": ["not between(tokens, 0, 4)"], "providers": ["reference"]},
     ]
     assert found["sites"]["act"]["variables"] == {"tokens": "rows"}
-    assert found["lock"] == {"file": None, "agrees": None, "fields": []}
+    assert found["lock"] == {"file": None, "agrees": None, "fields": [], "overrides": {}}
 
 
 def test_the_text_shows_what_each_step_runs(cli, acme, plan_file):
@@ -70,7 +70,25 @@ def test_the_lock_of_the_environment_counts(cli, acme, plan_file, monkeypatch):
     lock = str(plan_file.with_name("lock.json"))
     cli("plan", str(plan_file), "--save", lock)
     monkeypatch.setenv("TRIVET_LOCK", lock)
-    assert cli.json("plan", str(plan_file))["lock"] == {"file": lock, "agrees": True, "fields": []}
+    said = cli.json("plan", str(plan_file))["lock"]
+    assert said == {"file": lock, "agrees": True, "fields": [], "overrides": {}}
+
+
+def test_order_lists_that_a_lock_overrides_are_said(cli, acme, plan_file):
+    lock = str(plan_file.with_name("lock.json"))
+    cli("plan", str(plan_file), "--save", lock)
+    plan_file.with_name("trivet.toml").write_text('[providers]\nrms_norm = ["reference"]\n')
+    overrides = cli.json("plan", str(plan_file), "--lock", lock)["lock"]["overrides"]
+    assert list(overrides) == ["norm"]
+    assert overrides["norm"].endswith("trivet.toml [providers] rms_norm")
+    text = " ".join(cli("plan", str(plan_file), "--lock", lock).stdout.split())
+    assert "the lock overrides" in text
+    assert "(at norm)" in text
+
+
+def test_trivet_lock_names_the_options_that_were_meant(cli):
+    text = " ".join(cli("lock", code=2).stderr.split())
+    assert "no command 'lock'; did you mean trivet plan FILE --save LOCK" in text
 
 
 def test_nothing_that_may_run_is_exit_code_1(cli, acme, plan_file, monkeypatch):

@@ -82,6 +82,14 @@ def test_an_unknown_command_lists_near_misses(cli):
     assert "no command 'exlain'; did you mean explain" in cli("exlain", code=2).stderr
 
 
+def test_a_variable_that_means_nothing_is_told_by_every_command(cli, acme, monkeypatch):
+    monkeypatch.setenv("TRIVET_PROVIDER", "rms_norm=reference")
+    line = "trivet: no variable TRIVET_PROVIDER exists; did you mean TRIVET_PROVIDERS"
+    for args in (["ops"], ["explain", "rms_norm"]):
+        (said,) = cli(*args).stderr.splitlines()
+        assert said.startswith(line)
+
+
 def test_an_error_is_one_message_on_stderr(cli, acme):
     result = cli("explain", "rms_nrm", code=2)
     assert result.stdout == ""

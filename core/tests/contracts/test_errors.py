@@ -83,3 +83,12 @@ def test_it_crosses_process_boundaries_whole(cls, how):
 def test_builtin_families_still_catch_them():
     assert issubclass(OutOfMemory, torch.OutOfMemoryError)
     assert issubclass(errors.DomainError, ValueError)
+
+
+def test_the_command_names_the_operator_where_it_is_known():
+    for cls in (errors.DomainError, NoImplementation):
+        text = str(cls("what is wrong", operator="rms_norm"))
+        assert text.endswith(f"[{cls.code}; more: trivet explain rms_norm]")
+        assert "more: trivet explain OPERATOR]" in str(cls("what is wrong"))
+        again = pickle.loads(pickle.dumps(cls("what is wrong", operator="silu")))  # noqa: S301
+        assert again.more() == "trivet explain silu"

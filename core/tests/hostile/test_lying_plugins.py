@@ -9,7 +9,6 @@ import types
 import pytest
 import torch
 from hypothesis import strategies as st
-from trivet.plugins.offer import collect
 
 import trivet
 from fuzzing import amounts, fuzz
@@ -22,6 +21,7 @@ from trivet.contracts import implements
 from trivet.errors import ContractBroken, DomainError, PluginError, TrivetError
 from trivet.plugins import Discovery
 from trivet.plugins.isolate import isolated_report
+from trivet.plugins.offer import collect
 from trivet.plugins.resolve import resolve
 from trivet.settings import Settings
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from pathlib import Path
 
 import pytest
@@ -84,8 +83,8 @@ def test_what_overrules_a_lock_then_disagrees_with_it(dev, monkeypatch, high):
         speaker.plan()
     (field,) = caught.value.fields
     locked, now = field.removeprefix("sites.norm.choices: locked ").split(", now ")
-    assert json.loads(locked)[0]["provider"] == "acme/small"
-    assert json.loads(now)[0]["provider"] == "reference"
+    assert locked.startswith("acme/small")
+    assert now == "reference"
 
 
 @pytest.mark.parametrize("layer", LAYERS)

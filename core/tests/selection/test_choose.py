@@ -20,7 +20,7 @@ from stand_ins import (
 from trivet import require
 from trivet.contracts import implements, one_of
 from trivet.contracts.terms import Term
-from trivet.errors import NoImplementation, UnknownName
+from trivet.errors import ConfigError, NoImplementation, UnknownName
 from trivet.selection.choose import Row
 
 PROVED = {
@@ -141,6 +141,25 @@ def test_strict_allows_a_reference_that_was_asked_for():
     dev = make_device(norm_vec, strict=True)
     bound = dev.bind("rms_norm", {"hidden": 12}, prefer={"rms_norm": "reference"})
     assert bound is OPS["rms_norm"].reference
+
+
+def test_strict_and_a_reference_that_the_environment_asks_for_are_a_conflict(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRIVET_PROVIDERS", "rms_norm=reference")
+    with pytest.raises(ConfigError) as caught:
+        make_device(norm_vec, strict=True).bind("rms_norm")
+    asked = "the reference for rms_norm is asked for by TRIVET_PROVIDERS rms_norm and refused by"
+    assert caught.value.what == f"{asked} strict=True"
+    monkeypatch.setenv("TRIVET_STRICT", "1")
+    dev = make_device(norm_vec)
+    with pytest.raises(ConfigError) as caught:
+        dev.bind("rms_norm")
+    assert caught.value.what == f"{asked} TRIVET_STRICT"
+    monkeypatch.delenv("TRIVET_PROVIDERS")
+    (tmp_path / "trivet.toml").write_text('[providers]\n"*" = ["reference"]\n')
+    with pytest.raises(ConfigError, match=r"trivet\.toml \[providers\] \* and refused by"):
+        dev.bind("rms_norm")
+    assert dev.bind("silu_and_mul") is OPS["silu_and_mul"].reference, "no provider, no conflict"
 
 
 def test_strict_comes_from_settings_too(monkeypatch):

@@ -68,8 +68,9 @@ def test_a_mismatch_lists_every_field_with_both_values(dev):
         "sites.gone",
     }
     assert fields["sites.norm.facts.hidden"].endswith("locked 65, now 64")
-    assert fields["sites.gone"].endswith("now nothing")
-    assert fields["torch"] == f'torch: locked "1.0", now "{torch.__version__}"'
+    gone = "sites.gone: locked linear_packed@1 on acme/turned, now no such site"
+    assert fields["sites.gone"] == gone
+    assert fields["torch"] == f"torch: locked 1.0, now {torch.__version__}"
     assert "4 field(s)" in caught.value.what
     assert "torch: locked" in str(caught.value)
 
@@ -79,7 +80,38 @@ def test_another_kernel_of_the_same_name_is_a_mismatch(dev):
     with pytest.raises(LockMismatch) as caught:
         make_device(norm_vec, other_small, norm_big, linear_turned).plan(SITES, lock=document)
     (field,) = caught.value.fields
-    assert field.startswith("sites.norm.choices: locked ")
+    locked, _, now = field.removeprefix("sites.norm.choices: locked ").partition(", now ")
+    small = "acme/small of digest "
+    assert small in locked
+    assert small in now
+    assert locked != now
+
+
+def test_a_mismatch_is_plain_text(dev, monkeypatch):
+    document = json.loads(json.dumps(dev.plan(SITES).lock))
+    document["plugins"]["gone"] = "gone-dist 1.0"
+    document["sites"]["norm"]["choices"][0]["when"] = [["divisible", "hidden", 16]]
+    document["sites"]["norm"]["facts"]["bias"] = None
+    with pytest.raises(LockMismatch) as caught:
+        dev.plan(SITES, lock=sealed(document))
+    fields = {f.partition(":")[0]: f.partition(": ")[2] for f in caught.value.fields}
+    assert fields["plugins.gone"] == "locked gone-dist 1.0, now no site uses it"
+    assert "when divisible(hidden, 16)" in fields["sites.norm.choices"]
+    assert fields["sites.norm.facts.bias"] == "locked none, now nothing"
+    assert not any(mark in str(caught.value) for mark in '"{}')
+
+
+def test_what_a_lock_overrides_is_said(dev, monkeypatch, caplog):
+    document = dev.plan(SITES).lock
+    monkeypatch.setenv("TRIVET_PROVIDERS", "rms_norm=acme/big")
+    with caplog.at_level("INFO", "trivet.bind"):
+        plan = dev.plan(SITES, lock=document)
+    source = "TRIVET_PROVIDERS rms_norm"
+    assert plan.sites["norm"].choice.overruled == source
+    assert plan.sites["head"].choice.overruled == ""
+    assert f"rms_norm: the lock overrides {source}" in caplog.messages
+    monkeypatch.setenv("TRIVET_PROVIDERS", f"rms_norm={plan.explain('norm')[0].provider}")
+    assert dev.plan(SITES, lock=document).sites["norm"].choice.overruled == ""
 
 
 @implements("rms_norm@1", name="small", domain=norm_small.__trivet__[0].domain)

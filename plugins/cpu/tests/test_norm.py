@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+import trivet
 from trivet.errors import DomainError
 from trivet_cpu.compiled import norm
 
@@ -252,6 +253,15 @@ def test_refusals_name_the_reason(x, weight, words):
         norm.rms_norm(x, weight)
     with pytest.raises(DomainError, match=words):
         norm.fused_add_rms_norm(x, x, weight)
+
+
+def test_a_refusal_of_a_bound_function_points_at_the_facts():
+    facts = {"dtype": "float32", "weight.dtype": "float32", "contiguous": True}
+    bound = trivet.device("cpu").bind("rms_norm", facts)
+    with pytest.raises(DomainError) as caught:
+        bound(torch.ones(2, 8, dtype=torch.float64), torch.ones(8))
+    assert "a promised fact is not true of this call: TRIVET_CHECK=1" in caught.value.fix
+    assert "more: trivet explain rms_norm]" in str(caught.value)
 
 
 def test_refusals_of_the_written_arguments():

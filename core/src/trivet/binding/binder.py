@@ -17,7 +17,7 @@ from trivet.contracts.terms import Term
 from trivet.errors import NoImplementation, UnknownName
 from trivet.plugins.verification import Implementation, reference
 from trivet.selection.authority import Policy, current_context, orders
-from trivet.selection.choose import Arm, Choice, Row, choose
+from trivet.selection.choose import Arm, Choice, Row, choose, nearest_rows
 from trivet.selection.facts import normalise
 from trivet.settings import MODES, Settings, likely, read
 
@@ -98,7 +98,9 @@ class Binder:
         op = self.operators.get(base)
         if op is None:
             msg = f"no operator {name!r}"
-            raise UnknownName(msg, fix=f"use one of {likely(base, self.operators)}")
+            raise UnknownName(
+                msg, fix=f"use one of {likely(base, self.operators)} (all: trivet ops)"
+            )
         if version is not None and version != op.version:
             asked = name.partition("@")[2]
             msg = f"operator {op.name!r} is at version {op.version}, not {asked}"
@@ -126,7 +128,8 @@ class Binder:
         own = [i for i in self.implementations if i.operator is op]
         known = normalise(op, facts, site=site, varying=varying)
         can = {i.provider for i in own}
-        unmet = [row for of, row in self.unmet if of == op.name and row.provider not in can]
+        rows = (row for of, row in self.unmet if of == op.name and row.provider not in can)
+        unmet = nearest_rows(rows, form)
         choice = choose(op, form, known, own, policy, elsewhere=unmet)
         if site or op.prepare is None or choice.settled:
             return choice

@@ -86,7 +86,8 @@ def _refusal(choice: Choice) -> Callable[..., NoReturn]:
     def refuse(*values: Any, out: Any = None) -> NoReturn:
         arguments = dict(zip(op.signature.names(), values, strict=True)) | {"out": out}
         msg = f"no implementation of {op.name} accepts this call"
-        raise NoImplementation(msg, trace=choice.on_call(arguments), fix="see the reasons above")
+        trace = choice.on_call(arguments)
+        raise NoImplementation(msg, trace=trace, operator=op.name, fix="see the reasons above")
 
     return refuse
 

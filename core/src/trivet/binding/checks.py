@@ -143,7 +143,8 @@ def check_inputs(op: Operator, form: str, arguments: Mapping[str, Any], who: str
             a written argument overlaps another, has a stride-0 dim, or does not collapse.
     """
     for problem in _wrong(op, form, arguments):
-        raise DomainError(f"{op.name}{f' ({who})' if who else ''}: {problem}")
+        msg = f"{op.name}{f' ({who})' if who else ''}: {problem}"
+        raise DomainError(msg, operator=op.name)
 
 
 def _wrong(op: Operator, form: str, arguments: Mapping[str, Any]) -> Iterator[str]:

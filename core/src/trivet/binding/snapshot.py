@@ -8,7 +8,7 @@ from typing import Any
 from trivet.binding.torch_modes import modes
 from trivet.plugins.metadata import candidates
 from trivet.selection.authority import current_context
-from trivet.selection.lock import ABSENT, differences
+from trivet.selection.differences import ABSENT, differences
 from trivet.settings import Settings
 
 Snapshot = Mapping[str, Mapping[str, object]]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trivet.binding.binder import Binder
+from trivet.binding.checks import Watch
 from trivet.binding.prepared import prepare
 from trivet.contracts.declaration import Operator
 from trivet.contracts.signature import REQUIRED
@@ -60,19 +61,20 @@ class Selected:
 
 
 def select(
-    binder: Binder, op: Operator, provider: str, arguments: Mapping[str, Any]
+    binder: Binder, op: Operator, name: str, provider: str, arguments: Mapping[str, Any]
 ) -> Selected | str:
-    """A provider for these arguments, or why it does not run them.
+    """A provider for these arguments of an operator's form, or why it does not run them.
 
     Raises:
         UnknownName: there is no such provider of the operator.
         ConfigError: the settings forbid it.
     """
     policy = binder.policy(prefer={op.name: provider})
-    choice = binder.choose(op.name, _facts(op, arguments), policy)
+    choice = binder.choose(name, _facts(op, arguments), policy)
     row = next(r for r in choice.on_call(arguments) if r.provider == provider)
     if row.verdict != "runs":
-        return f"{row.note if row.elsewhere else 'outside its domain'}: {row.reason}"
+        why = row.note.rpartition(", but ")[2] if row.elsewhere else "outside its domain"
+        return f"{why}: {row.reason}"
     arm = next(a for a in choice.arms if a.provider == provider)
     return Selected(arm, dict(choice.facts.values))
 
@@ -91,10 +93,17 @@ def _facts(op: Operator, arguments: Mapping[str, Any]) -> dict[str, Any]:
 # --- results ---------------------------------------------------------------------------------
 
 
+def fresh(value: Any) -> Any:
+    """A copy of an argument, so that no provider reads what another one wrote."""
+    if isinstance(value, list):
+        return [fresh(v) for v in value]
+    return value.clone() if isinstance(value, Tensor) else value
+
+
 def results(
     op: Operator, function: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> list[Tensor]:
-    """What a call gives, on copies of what it writes."""
+    """What a call of the plain form gives, on copies of what it writes."""
     copies = {n: arguments[n].clone() for n in op.writes}
     given = function(**(dict(arguments) | copies))
     if op.writes:
@@ -102,17 +111,39 @@ def results(
     return [given] if isinstance(given, Tensor) else list(given)
 
 
-def oracle(op: Operator, arguments: Mapping[str, Any]) -> list[Tensor]:
-    """What the declaration's oracle gives in float64, on the CPU."""
-    return results(op, op.oracle, {n: _wide(a) for n, a in arguments.items()})
+def watched(op: Operator, form: str, one: Contender) -> list[Tensor]:
+    """What a call of a form gives, under watch.
+
+    Raises:
+        ContractBroken: it changed an input, or its results are not what is declared.
+    """
+    call = dict(one.arguments)
+    written = [n for n in op.written(form) if isinstance(call.get(n), Tensor)]
+    for name in written:
+        call[name] = call[name].clone()
+    if form == "out":
+        call["out"] = buffers(op, call)
+    watch = Watch(op, form, one.provider, call, sample=False)
+    returned = one.function(**call)
+    for problem in watch.judge(returned):
+        raise problem
+    if form == "out":
+        return [call["out"]] if isinstance(call["out"], Tensor) else list(call["out"])
+    if form == "inplace":
+        order = op.inplace if not op.inplace_only else dict.fromkeys(op.writes, 0)
+        return [call[n] for n in sorted(written, key=order.__getitem__)]
+    if op.inplace_only:
+        return [call[n] for n in written]
+    return [returned] if isinstance(returned, Tensor) else list(returned)
 
 
-def _wide(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_wide(v) for v in value]
-    if isinstance(value, Tensor):
-        return (value.double() if value.is_floating_point() else value).cpu()
-    return value
+def buffers(op: Operator, arguments: Mapping[str, Any]) -> Tensor | list[Tensor]:
+    """What the out form writes to, filled with what no right result is."""
+    place = next(a.device for a in arguments.values() if isinstance(a, Tensor))
+    out = [torch.empty(shape, dtype=dtype, device=place).fill_(
+               math.nan if dtype.is_floating_point else -1)
+           for shape, dtype in op.result_meta(arguments)]  # fmt: skip
+    return out[0] if op.signature.packing == "one" else out
 
 
 def difference(got: Sequence[Tensor], want: Sequence[Tensor]) -> dict[str, Any]:

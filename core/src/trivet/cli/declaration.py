@@ -9,7 +9,7 @@ import torch
 from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.signature import REQUIRED, Parameter
 from trivet.devices import Device
-from trivet.plugins.verification import Implementation, reference
+from trivet.plugins.verification import REFERENCE, Implementation, reference
 
 
 def forms(op: Operator) -> list[str]:
@@ -18,6 +18,28 @@ def forms(op: Operator) -> list[str]:
         return [op.name]
     inplace = set(op.inplace.values()) == set(range(len(op.outputs)))
     return [op.name, *([f"{op.name}_"] if inplace else []), f"{op.name}_out"]
+
+
+def signatures(op: Operator) -> list[str]:
+    """How each form is called, as text."""
+    results = {"one": "Tensor", "none": "None", "list": "list[Tensor]",
+               "tuple": f"tuple[{', '.join(['Tensor'] * len(op.outputs))}]"}  # fmt: skip
+    told = []
+    for name in forms(op):
+        out = not op.inplace_only and name.endswith("_out")
+        result = results[op.signature.packing] if name == op.name else "None"
+        told.append(f"{name}({op.signature.text(out=out)}) -> {result}")
+    return told
+
+
+def effective_order(dev: Device, name: str) -> list[str]:
+    """Providers of an operator and ``reference``, in the order that lists now give them.
+
+    Raises:
+        ConfigError: the settings are not understood, or force and forbid a provider.
+        UnknownName: an order list names what does not exist.
+    """
+    return dev.binder.policy().rank(name, [*dev.providers()[name], REFERENCE])[0]
 
 
 def describe(dev: Device, op: Operator) -> dict[str, Any]:
@@ -29,6 +51,7 @@ def describe(dev: Device, op: Operator) -> dict[str, Any]:
         "forms": forms(op),
         "dims": list(op.where),
         "signature": f"{op.name}({op.signature.text()})",
+        "signatures": signatures(op),
         "arguments": [_argument(op, p) for p in op.signature.parameters],
         "results": [{"shape": o.shape.text, "like": o.like} for o in op.outputs],
         "inplace": dict(op.inplace),

@@ -11,6 +11,7 @@ from trivet.cli.findings import KEYS, examine
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.cli.values import finite, shown
 from trivet.plugins.isolate import SECONDS
+from trivet.plugins.verification import REFERENCE
 
 
 @click.command("doctor", epilog=key_page(KEYS))
@@ -57,8 +58,6 @@ def _plugins(screen: Screen, found: dict[str, Any]) -> None:
     screen.table(("plugin", "status", "distribution", "what is known"), rows)
     if not rows and found["settings"]:
         screen.line("no vendor package is installed; core runs its references", 2)
-    for note in found["notes"]:
-        screen.line(f"note: {note}", 2)
 
 
 def _device(screen: Screen, found: dict[str, Any]) -> None:
@@ -103,9 +102,10 @@ def _defaults(screen: Screen, found: dict[str, Any]) -> None:
 
 def _operators(screen: Screen, found: dict[str, Any]) -> None:
     if found["operators"]:
-        screen.heading("Operators on this device (providers beside the reference)")
+        screen.heading("Operators on this device (in the order of use, then the reference)")
         rows = [
-            (f"{row['operator']}@{row['version']}", str(len(row["providers"])),
+            (f"{row['operator']}@{row['version']}",
+             str(sum(p != REFERENCE for p in row["providers"])),
              ", ".join(row["providers"]) or "reference only")
             for row in found["operators"]
         ]  # fmt: skip
@@ -113,9 +113,9 @@ def _operators(screen: Screen, found: dict[str, Any]) -> None:
     if found["refused"]:
         screen.heading("Refused implementations")
         screen.table(
-            ("plugin", "claim", "why"),
+            ("provider", "claim", "why"),
             [
-                (r["plugin"], r["target"], _with_fix(r["reason"], r["fix"]))
+                (r["provider"], r["target"], _with_fix(r["reason"], r["fix"]))
                 for r in found["refused"]
             ],
         )
@@ -151,6 +151,10 @@ def _commands(screen: Screen, found: dict[str, Any]) -> None:
 
 def _problems(screen: Screen, found: dict[str, Any]) -> None:
     problems = found["problems"]
+    if found["notes"]:
+        screen.heading("Remarks")
+    for note in found["notes"]:
+        screen.line(f"note: {note}", 2)
     screen.heading(f"Problems: {len(problems) or 'none'}")
     rows = [(str(i), _with_fix(p["what"], p["fix"])) for i, p in enumerate(problems, 1)]
     screen.pairs(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -28,6 +29,7 @@ def example(
     shapes: Mapping[str, tuple[int, ...]],
     sizes: Mapping[str, int],
     dtypes: Mapping[str, torch.dtype],
+    strides: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The arguments of a call with these shapes, sizes and dtypes, by name.
 
@@ -41,12 +43,14 @@ def example(
         shapes: shape of an argument.
         sizes: value of a dim.
         dtypes: dtype of the activations (empty name) and of dtype variables.
+        strides: strides of an argument, in elements; without, it is contiguous.
 
     Raises:
         click.UsageError: a size is missing, or the example contradicts a fact.
         DeclarationError: two shapes give one dim different values.
     """
     known("argument with a shape", shapes, op.tensors)
+    known("argument with strides", strides, op.tensors)
     known("size", sizes, size_names(op))
     known("dtype variable", [n for n in dtypes if n], _variables(op))
     promised = normalise(op, facts).values
@@ -62,6 +66,8 @@ def example(
         for name, size in shapes.items():
             if made[name] is not None:
                 made[name] = made[name].reshape(size)
+        for name, steps in strides.items():
+            made[name] = _strided(name, made.get(name), steps)
     if missing := [name for name, value in made.items() if value is REQUIRED]:
         raise click.UsageError(f"the example needs a value: --fact {missing[0]}=VALUE")
     if form == "out":
@@ -85,6 +91,16 @@ def makeable() -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
         why = str(error).partition("\n")[0]
         raise click.UsageError(f"such tensors cannot be made: {why}") from error
+
+
+def _strided(name: str, tensor: Tensor | None, strides: tuple[int, ...]) -> Tensor:
+    """A tensor of that shape and dtype with other strides; no memory is taken for it."""
+    if tensor is None:
+        raise click.UsageError(f"{name} is absent in the example, it has no strides")
+    if len(strides) != tensor.dim():
+        have = f"{len(strides)} strides for a shape of {tensor.dim()} dims"
+        raise click.UsageError(f"{name}: {have}, {list(tensor.shape)}")
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="meta")
 
 
 def size_names(op: Operator) -> list[str]:
@@ -163,6 +179,10 @@ def _refuse_contradiction(
 ) -> None:
     """Refuses an example that breaks a promise: what would run is undefined."""
     call = Call(op, made)
+    for name in (n for n in op.tensors if promised.get(f"{n}.contiguous") and made[n] is not None):
+        if not made[name].is_contiguous():
+            have = f"strides {list(made[name].stride())}"
+            raise click.UsageError(f"the example contradicts the fact {name}.contiguous: {have}")
     for path, promise in promised.items():
         have = call.value(path)
         if have is UNKNOWN or promise == PRESENT:

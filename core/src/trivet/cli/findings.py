@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,11 +16,13 @@ import torch
 
 from trivet import CONTRACT, __version__
 from trivet.cli.commands import externals
+from trivet.cli.declaration import effective_order
 from trivet.cli.device_name import where
 from trivet.devices import Device, device
 from trivet.errors import PluginError, TrivetError
 from trivet.plugins import Discovery, Line, Status, discover
 from trivet.plugins.isolate import isolated_report
+from trivet.plugins.verification import REFERENCE
 from trivet.selection import lock
 from trivet.settings import PREFIX, VARIABLES, Settings, read, unknown_variables
 
@@ -34,8 +37,8 @@ KEYS: Final = {
     "auto": "{device, plugin, reason, error}, what `auto` takes",
     "device": "what the device says of itself; null without one",
     "defaults": "[{name, value, reason, plugin}], for engines",
-    "operators": "[{operator, version, providers}], in order",
-    "refused": "[{plugin, dist, target, reason, fix}], wrong claims",
+    "operators": "[{operator, version, providers}], as they are tried",
+    "refused": "[{plugin, dist, target, provider, reason, fix}]",
     "unmet": "[{provider, operator, form, reason}], unfit here",
     "settings": "[{name, value, source}]",
     "unknown_variables": "[{name, near}], TRIVET_ names that mean nothing",
@@ -170,9 +173,9 @@ class _Examination:
             error = refusal.error
             self.found["refused"].append(
                 {"plugin": refusal.plugin, "dist": refusal.dist, "target": refusal.target,
-                 "reason": error.what, "fix": error.fix}
+                 "provider": refusal.provider, "reason": refusal.reason, "fix": error.fix}
             )  # fmt: skip
-            self._problem(f"{refusal.plugin} ({refusal.dist}): {refusal}", error.fix)
+            self._problem(f"{refusal.dist}: {refusal}", error.fix)
         for unmet in one.offer.unmet:
             which = unmet.implementation
             self.found["unmet"].append(
@@ -188,12 +191,26 @@ class _Examination:
             {"name": name, "value": value, "reason": reason, "plugin": plugin}
             for name, (value, reason, plugin) in one.defaults.items()
         ]
-        providers = one.providers()
+        forced: dict[str, int] = {}
         for name, op in one.operators.items():
-            row = {"operator": name, "version": op.version, "providers": providers[name]}
+            ranked = self._attempt(partial(effective_order, one, name))
+            ranked = [*one.providers()[name], REFERENCE] if ranked is None else ranked
+            row = {"operator": name, "version": op.version,
+                   "providers": ranked[:-1] if ranked[-1] == REFERENCE else ranked}  # fmt: skip
             self.found["operators"].append(row)
             # the order lists of the settings are read against the providers that there are
-            self._attempt(lambda name=name: one.explain(name))  # type: ignore[misc]
+            for line in self._attempt(partial(one.explain, name)) or ():
+                if line.preferred and line.elsewhere:
+                    self.notes.append(f"{name}: {line.provider} is {line.note}: {line.reason}")
+            if ranked[0] == REFERENCE and len(ranked) > 1:
+                said = one.binder.policy().rank(name, [REFERENCE])[1][REFERENCE]
+                source = said.rpartition(" ")[0]
+                forced[source] = forced.get(source, 0) + 1
+        self.notes += [
+            f"{count} {'operators are' if count > 1 else 'operator is'} made to run on the "
+            f"reference by {source}"
+            for source, count in forced.items()
+        ]
         self.found["memory"] = self._attempt(lambda: self._memory(one))
 
     def _memory(self, one: Device) -> dict[str, object] | None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from trivet.cli.declaration import describe, forms
+from trivet.cli.declaration import describe, effective_order, forms
 from trivet.cli.device_name import where
 from trivet.cli.screen import Screen, emit, json_option, key_page
 from trivet.cli.values import device_option
@@ -49,7 +49,7 @@ def _row(dev: Device, op: Operator) -> dict[str, Any]:
         "version": op.version,
         "forms": forms(op),
         "dims": list(op.where),
-        "providers": [*dev.providers()[op.name], "reference"],
+        "providers": effective_order(dev, op.name),
     }
 
 
@@ -80,8 +80,9 @@ def _one(dev: Device, found: dict[str, Any]) -> None:
     screen.heading(f"{found['operator']}@{found['version']}")
     for paragraph in found["doc"].split("\n\n"):
         screen.line(" ".join(paragraph.split()), 2)
-    screen.heading("Signature")
-    screen.line(found["signature"], 2)
+    screen.heading("Signature" if len(found["signatures"]) == 1 else "Signatures")
+    for text in found["signatures"]:
+        screen.line(text, 2)
     _arguments(screen, found)
     screen.heading("Effects and promises")
     effects = [f"{arg} becomes result {i}" for arg, i in found["inplace"].items()]
@@ -116,7 +117,7 @@ def _arguments(screen: Screen, found: dict[str, Any]) -> None:
 
 
 def _providers(screen: Screen, dev: Device, found: dict[str, Any]) -> None:
-    screen.heading(f"Providers on {where(dev)}, in order")
+    screen.heading(f"Providers on {where(dev)}, in default order")
     rows = []
     for p in found["providers"]:
         domain = " and ".join(p["domain"]) or "accepts everything"

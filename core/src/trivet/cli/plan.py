@@ -24,14 +24,15 @@ KEYS: Final = {
     "mode": "eager, compiled, captured or exported",
     "digest": "of the plan; empty when the lock does not fit",
     "sites": "{site: {op, facts, variables, candidates, steps}}",
-    "lock": "{file, agrees, fields}; file is null without one",
+    "lock": "{file, agrees, fields, overrides}; file null without",
     "saved": "file that was written, or null",
 }
 """Keys of the document.
 
 ``candidates`` is ``[{provider, verdict, reason, note}]``; ``steps`` is ``[{when, providers}]``,
 one entry for each kind of step: which terms hold, and what then runs, several where a call still
-decides. The first entry is the step whose sizes nobody says.
+decides. The first entry is the step whose sizes nobody says. ``lock.overrides`` names the order
+lists of environment and file that the lock overrides: {site: list}.
 """
 
 
@@ -67,7 +68,7 @@ def command(
     dev = device(device_name)
     compared = locked or read().lock
     lock: dict[str, Any] = {"file": str(compared) if compared else None, "agrees": None,
-                            "fields": []}  # fmt: skip
+                            "fields": [], "overrides": {}}  # fmt: skip
     document = {"device": where(dev), "mode": mode, "digest": "", "sites": {}, "lock": lock,
                 "saved": None}  # fmt: skip
     try:
@@ -80,6 +81,8 @@ def command(
         ctx.exit(FOUND_PROBLEM)
     if compared:
         lock["agrees"] = True
+        lock["overrides"] = {n: s.choice.overruled for n, s in made.sites.items()
+                             if s.choice.overruled}  # fmt: skip
     document |= {"digest": made.digest, "sites": _sites(made)}
     if save:
         document["saved"] = str(save)
@@ -147,3 +150,6 @@ def _show(dev: Device, found: Mapping[str, Any]) -> None:
         ("lock", f"{lock['file']} agrees" if lock["file"] else ""),
         ("saved", found["saved"] or ""),
     ])  # fmt: skip
+    for source in dict.fromkeys(lock["overrides"].values()):
+        at = ", ".join(site for site, said in lock["overrides"].items() if said == source)
+        screen.line(f"the lock overrides {source} (at {at})", 2)

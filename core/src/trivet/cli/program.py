@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,10 +12,13 @@ import click
 from trivet import __version__
 from trivet.cli.commands import OWN, externals, own
 from trivet.errors import ContractBroken, LockMismatch, NoImplementation, TrivetError
-from trivet.settings import near_misses
+from trivet.settings import near_misses, unknown_variables
 
 FOUND_PROBLEM: Final = 1
 FAILED: Final = 2
+
+_MEANT: Final = {"lock": "trivet plan FILE --save LOCK (or --lock LOCK, to compare)"}
+"""Guesses that no spelling is near to -> what does that."""
 
 _PROBLEMS: Final = (ContractBroken, LockMismatch, NoImplementation)
 """Errors that are an answer to what was asked, not a failure to answer."""
@@ -42,7 +46,7 @@ class Program(click.Group):
         """Names near misses of a command that does not exist."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
-            near = near_misses(name, known)
+            near = [_MEANT[name]] if name in _MEANT else near_misses(name, known)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
             ctx.fail(f"no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
@@ -58,6 +62,9 @@ class Program(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command; an error of trivet becomes its message and an exit code."""
+        for name, near in unknown_variables(os.environ).items():
+            meant = f"; did you mean {' or '.join(near)}?" if near else "; trivet doctor lists all"
+            click.echo(f"trivet: no variable {name} exists{meant}", err=True)
         with _messages(ctx):
             return super().invoke(ctx)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.console import Console, RenderableType
+from rich.containers import Lines
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +26,31 @@ STYLES: Final = {
 """Styles of words that are an answer; a word is never told by its colour alone."""
 
 _NAME_WIDTH: Final = 30
+_SPACES: Final = re.compile(r"(\s+)")
+_SEPARATED: Final = re.compile(r".*[/\\,;=]")
+
+
+class _Words(Text):
+    """Text of which a path that is wider than its column goes on behind a separator."""
+
+    def wrap(self, console: Console, width: int, **how: Any) -> Lines:
+        """The lines of the text at a width."""
+        text = Text(_broken(self.plain, width), style=self.style, overflow=self.overflow)
+        return text.wrap(console, width, **how)
+
+
+def _broken(text: str, width: int) -> str:
+    """The text with line breaks behind separators of words that are wider than a line."""
+    found, width = [], max(1, width)
+    for part in _SPACES.split(text):
+        word = part
+        while len(word) > width:
+            match = _SEPARATED.match(word[:width])
+            end = match.end() if match else width
+            found.append(f"{word[:end]}\n")
+            word = word[end:]
+        found.append(word)
+    return "".join(found)
 
 
 class Screen:
@@ -46,7 +73,7 @@ class Screen:
 
     def line(self, text: str, indent: int = 0) -> None:
         """A paragraph."""
-        self._print(Padding(Text(text, overflow="fold"), (0, 0, 0, indent)))
+        self._print(Padding(_Words(text, overflow="fold"), (0, 0, 0, indent)))
 
     def code(self, text: str) -> None:
         """Source text, line by line as it is."""
@@ -84,7 +111,7 @@ class Screen:
             fixed = None if position in loose else min(widest, _NAME_WIDTH)
             table.add_column(title, width=fixed, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+            table.add_row(*(_Words(cell, style=STYLES.get(cell, "")) for cell in row))
         self._print(Padding(table, (0, 0, 0, 2)))
 
     def _print(self, what: RenderableType) -> None:

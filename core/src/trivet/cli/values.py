@@ -17,6 +17,7 @@ _WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "none": None, "[]
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _RANGE: Final = re.compile(r"([0-9]*)\.\.([0-9]*)")
 _SHAPE: Final = re.compile(r"[0-9]+(x[0-9]+)*")
+_STRIDES: Final = re.compile(r"[0-9]+(,[0-9]+)*")
 _DIGITS: Final = 18
 """Digits that a whole number may have: what is longer is no size, and Python refuses 4300."""
 
@@ -83,6 +84,11 @@ def interval(low: int | None, high: int | None) -> Interval:
 def fact(text: str) -> tuple[str, Any]:
     """One fact; ``contiguous`` takes true or names separated by commas."""
     path, given = split(text, "PATH=VALUE")
+    if path.rpartition(".")[2] == "contiguous" and given.lower() == "false":
+        raise click.BadParameter(
+            "facts are positive, there is no contiguous=false: leave it out for a site whose "
+            "tensors may be strided, or ask about one call, with --strides ARG=N,N"
+        )
     if path == "contiguous" and given.lower() != "true":
         return path, given.split(",")
     return path, value(given)
@@ -94,6 +100,14 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not _SHAPE.fullmatch(given):
         raise click.BadParameter(f"{given!r} is no shape such as 7x576")
     return name, tuple(whole(n) for n in given.split("x"))
+
+
+def strides(text: str) -> tuple[str, tuple[int, ...]]:
+    """The strides of one argument, in elements."""
+    name, given = split(text, "ARG=N,N")
+    if not _STRIDES.fullmatch(given):
+        raise click.BadParameter(f"{given!r} are no strides such as 128,2")
+    return name, tuple(whole(n) for n in given.split(","))
 
 
 def size(text: str) -> tuple[str, int]:

@@ -35,6 +35,8 @@ class Refusal:
         error: why not.
         provider: ``plugin/name``; the plugin alone when the claim gives no name.
         operator: name of the operator that the target means; empty when there is none.
+        form: the form that the target means; empty when there is no operator.
+        place: file and line of the function in parentheses, or nothing.
     """
 
     plugin: str
@@ -43,9 +45,19 @@ class Refusal:
     error: TrivetError
     provider: str
     operator: str
+    form: str = ""
+    place: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why not, then where; without the names of provider and target."""
+        who = f"{self.provider} for {self.target!r}{self.place}: "
+        if not self.error.what.startswith(who):
+            return self.error.what
+        return f"{self.error.what.removeprefix(who)}{self.place}"
 
     def __str__(self) -> str:
-        return f"refused {self.target}: {self.error.what}"
+        return f"refused {self.error.what}"
 
 
 @dataclass(frozen=True)
@@ -166,11 +178,12 @@ class _Brought:
         for claim in claims:
             if (wrong := self._verdict(claim, known, info)) is not None:
                 provider = f"{self.plugin}/{claim.name}"
-                base = split_target(claim.target, known)[0]
+                base, form, _ = split_target(claim.target, known)
                 operator = base if base in known else ""
                 self._refuse(
-                    Refusal(self.plugin, self.dist, claim.target, wrong, provider, operator)
-                )
+                    Refusal(self.plugin, self.dist, claim.target, wrong, provider, operator,
+                            form, where_defined(claim.function))
+                )  # fmt: skip
 
     def _verdict(
         self, claim: Claim, known: Mapping[str, Operator], info: DeviceInfo
@@ -207,8 +220,11 @@ class _Brought:
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refusals.append(refusal)
-        fix = f"; fix: {refusal.error.fix}" if refusal.error.fix else ""
-        LOG.warning("%s (%s): %s%s", refusal.plugin, refusal.dist, refusal, fix)
+        LOG.warning("%s (%s): %s", refusal.plugin, refusal.dist, _with_fix(refusal))
+
+
+def _with_fix(refusal: Refusal) -> str:
+    return f"{refusal}; fix: {refusal.error.fix}" if refusal.error.fix else str(refusal)
 
 
 def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anything: bool) -> None:
@@ -220,7 +236,7 @@ def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anyt
         "refused": len(brought.refusals),
     }
     said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    details = tuple(str(row) for row in (*brought.refusals, *brought.unmet))
+    details = (*map(_with_fix, brought.refusals), *map(str, brought.unmet))
     discovery.remark(brought.plugin, said or "no implementations", details)
     owner = brought.plugin == resolved.plugin
     if not (owner or anything or brought.implementations or brought.unmet):

@@ -136,6 +136,35 @@ class Policy:
         ranked += [p for p in providers if p not in ranked]
         return ranked, said
 
+    def refuses_reference(self, operator: str, said: Mapping[str, str]) -> bool:
+        """Whether strict mode refuses the reference; the code that binds may ask for it.
+
+        Raises:
+            ConfigError: the environment or the file asks for it.
+        """
+        source = said.get(REFERENCE, "")
+        if source in {"argument", "prefer()"}:
+            return False
+        if source and source != LOCK:
+            named = self.settings.source("strict") if self.settings.strict else "strict=True"
+            msg = f"the reference for {operator} is asked for by {source} and refused by {named}"
+            raise ConfigError(msg, fix="take one of the two out")
+        return True
+
+    def overruled(self, operator: str, providers: Sequence[str]) -> str:
+        """The order list of environment or file that the lock overrides; empty without.
+
+        Args:
+            operator: name of the operator.
+            providers: what may run, in the order that was chosen.
+        """
+        setting = self.settings.order(operator, self.mode)
+        if setting is None or operator not in self.lock or not providers:
+            return ""
+        wanted = next((p for p in setting.providers if p in providers), providers[0])
+        by_lock = providers[0] in self.lock[operator]
+        return setting.source if by_lock and wanted != providers[0] else ""
+
     def check_names(self, known: Mapping[str, Sequence[str]]) -> None:
         """Refuses order lists that name an operator or provider that does not exist.
 
@@ -147,16 +176,17 @@ class Policy:
         for given in lists:
             for operator, providers in given.items():
                 if operator != "*" and operator not in known:
-                    raise _unknown("operator", operator, known)
+                    raise _unknown("operator", operator, known, "trivet ops")
                 allowed = every if operator == "*" else [*known[operator], REFERENCE]
                 for provider in providers:
                     if provider not in allowed:
-                        raise _unknown(f"provider for {operator!r}", provider, allowed)
+                        shows = "trivet ops" if operator == "*" else f"trivet ops {operator}"
+                        raise _unknown(f"provider for {operator!r}", provider, allowed, shows)
 
 
-def _unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+def _unknown(kind: str, name: str, known: Iterable[str], shows: str) -> UnknownName:
     problem = f"an order list names no {kind}: {name!r}"
-    return UnknownName(problem, fix=f"known: {likely(name, known)}")
+    return UnknownName(problem, fix=f"known: {likely(name, known)} (all: {shows})")
 
 
 def current_context() -> tuple[tuple[Mapping[str, tuple[str, ...]], ...], frozenset[str]]:

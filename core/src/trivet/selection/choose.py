@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from trivet.contracts.declaration import Operator
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
 from trivet.contracts.terms.value import Divisible, Dtype, Equal, Rank
 from trivet.errors import NoImplementation
+from trivet.plugins.offer import Offer
 from trivet.plugins.verification import REFERENCE, Implementation, reference
 from trivet.selection.authority import Policy
 from trivet.selection.derive import derive
 from trivet.selection.facts import Call, Facts, decide
+
+LOG: Final = logging.getLogger("trivet.bind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +46,18 @@ class Row:
     note: str = ""
     elsewhere: bool = False
     """Whether this device cannot run it at all, whatever the facts."""
+    fix: str = ""
+    """What to do about it, of an implementation that was refused when its plugin was loaded."""
+    form: str = ""
+    """The form that it supplies, of an implementation that cannot run here."""
+    preferred: bool = False
+    """Whether an order list names it."""
 
     def __str__(self) -> str:
         reason = f": {self.reason}" if self.reason else ""
         note = f" ({self.note})" if self.note else ""
-        return f"{self.provider} {self.verdict}{reason}{note}"
+        fix = f"; fix: {self.fix}" if self.fix else ""
+        return f"{self.provider} {self.verdict}{reason}{note}{fix}"
 
 
 class Trace(tuple[Row, ...]):
@@ -62,6 +73,33 @@ REFUSED = "refused"
 """The note of a row whose implementation was refused when its plugin was loaded."""
 
 
+def elsewhere(offer: Offer) -> tuple[tuple[str, Row], ...]:
+    """Operator and row of everything that plugins brought and this device cannot run."""
+    unmet = [
+        (u.implementation.operator.name,
+         Row(u.implementation.provider, "no", u.reason, "not for this device", elsewhere=True,
+             form=u.implementation.form))
+        for u in offer.unmet
+    ]  # fmt: skip
+    refused = [
+        (r.operator,
+         Row(r.provider, "no", r.reason, REFUSED, elsewhere=True, fix=r.error.fix, form=r.form))
+        for r in offer.refusals
+        if r.operator
+    ]  # fmt: skip
+    return (*unmet, *refused)
+
+
+def nearest_rows(rows: Iterable[Row], form: str) -> list[Row]:
+    """For each provider its row whose form is nearest to the wanted one."""
+    nearest: dict[str, Row] = {}
+    for row in rows:
+        known = nearest.get(row.provider)
+        if known is None or _distance(row.form, form) < _distance(known.form, form):
+            nearest[row.provider] = row
+    return list(nearest.values())
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """What was chosen for one operator, form and set of facts, and the whole trace."""
@@ -71,6 +109,8 @@ class Choice:
     facts: Facts
     arms: tuple[Arm, ...]
     rows: tuple[Row, ...]
+    overruled: str = ""
+    """The order list of environment or file that a lock overrides; empty without."""
 
     @property
     def settled(self) -> bool:
@@ -91,9 +131,9 @@ class Choice:
             decisions = [(t, decide(self.operator, t, call)) for t in arm.terms]
             reasons = [f"{t} cannot be decided" if d is None else d for t, d in decisions]
             if failed := [r for r in reasons if isinstance(r, str)]:
-                rows.append(Row(row.provider, "no", failed[0], row.note))
+                rows.append(replace(row, verdict="no", reason=failed[0]))
             else:
-                rows.append(Row(row.provider, "yes" if taken else "runs", "", row.note))
+                rows.append(replace(row, verdict="yes" if taken else "runs", reason=""))
                 taken = True
         return rows
 
@@ -118,32 +158,42 @@ def choose(
         elsewhere: rows of implementations that this device cannot run, for the trace.
 
     Raises:
+        ConfigError: the settings force the reference and are strict.
         NoImplementation: nothing may run; the trace says why for each.
     """
     own = _by_provider(candidates, form)
-    ranked, said = policy.rank(op.name, [*own, REFERENCE])
+    vendors = bool(candidates) or any(row.note == REFUSED for row in elsewhere)
+    lost = {row.provider: row for row in elsewhere}
+    ranked, said = policy.rank(op.name, [*own, REFERENCE, *(p for p in lost if p not in own)])
+    strict = vendors and policy.strict and policy.refuses_reference(op.name, said)
     arms: list[Arm] = []
     rows: list[Row] = []
-    vendors = bool(candidates) or any(row.note == REFUSED for row in elsewhere)
     for provider in ranked:
-        implementation = own.get(provider) or reference(op)
         note = f"preferred by {said[provider]}" if provider in said else ""
-        expected = provider != REFERENCE or not vendors or provider in said
-        refusal = _refused(implementation, policy, strict=policy.strict and not expected)
+        named = provider in said
+        if provider != REFERENCE and provider not in own:
+            row = lost[provider]
+            notes = ", but ".join(filter(None, (note, row.note)))
+            rows.append(replace(row, note=notes, preferred=named))
+            continue
+        implementation = own.get(provider) or reference(op)
+        refusal = _refused(implementation, policy, strict=strict and provider == REFERENCE)
         found = refusal or _arm(implementation, form, facts)
         if isinstance(found, str):
-            rows.append(Row(provider, "no", found, note))
+            rows.append(Row(provider, "no", found, note, preferred=named))
             continue
         if taken := shadow(found, arms):
-            rows.append(Row(provider, "shadowed", taken, note))
+            rows.append(Row(provider, "shadowed", taken, note, preferred=named))
             continue
         arms.append(found)
-        rows.append(_accepted(found, note))
-    rows.extend(elsewhere)
+        rows.append(replace(_accepted(found, note), preferred=named))
     if not arms:
         msg = f"no implementation of {op.name} may run here"
-        raise NoImplementation(msg, trace=rows, fix=_advice(policy))
-    return Choice(op, form, facts, tuple(arms), tuple(rows))
+        raise NoImplementation(msg, trace=rows, operator=op.name, fix=_advice(policy, rows))
+    overruled = policy.overruled(op.name, [r.provider for r in rows if r.verdict != "no"])
+    if overruled:
+        LOG.info("%s: the lock overrides %s", op.name, overruled)
+    return Choice(op, form, facts, tuple(arms), tuple(rows), overruled)
 
 
 _NEAREST = {
@@ -156,12 +206,17 @@ _NEAREST = {
 def _by_provider(candidates: Sequence[Implementation], form: str) -> dict[str, Implementation]:
     """For each provider, in order, the implementation whose form is nearest to the wanted one."""
     nearest: dict[str, Implementation] = {}
-    order = _NEAREST[form].index
     for implementation in candidates:
         known = nearest.get(implementation.provider)
-        if known is None or order(implementation.form) < order(known.form):
+        if known is None or _distance(implementation.form, form) < _distance(known.form, form):
             nearest[implementation.provider] = implementation
     return nearest
+
+
+def _distance(form: str, wanted: str) -> int:
+    """How far a form is from the wanted one; a form that is not known is the furthest."""
+    order = _NEAREST[wanted]
+    return order.index(form) if form in order else len(order)
 
 
 def _refused(implementation: Implementation, policy: Policy, *, strict: bool) -> str:
@@ -255,7 +310,10 @@ def _accepted(arm: Arm, note: str) -> Row:
     return Row(arm.provider, "yes", "", "; ".join(notes))
 
 
-def _advice(policy: Policy) -> str:
+def _advice(policy: Policy, rows: Sequence[Row]) -> str:
+    able = any(row.provider != REFERENCE and not row.elsewhere for row in rows)
+    if not able and (broken := [row for row in rows if row.fix]):
+        return "; ".join(f"mend {row.provider}: {row.fix}" for row in broken)
     if policy.strict:
         return "leave strict mode, or call it inside the domain of a provider"
     if policy.required:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from trivet.errors import ConfigError, LockMismatch
 from trivet.selection.choose import Choice
+from trivet.selection.differences import differences, words
 from trivet.selection.facts import plain
 from trivet.settings import Settings
 
 SCHEMA: Final = 1
+
 _AGAIN: Final = "write it again: trivet plan --save FILE"
-ABSENT: Final = object()
-"""What ``differences`` finds in the place of a key that is not there."""
 
 
 def site_document(choice: Choice, mode: str, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -135,23 +135,7 @@ def verify(locked: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         LockMismatch: lists every field that differs, with both values.
     """
     then, later = ({k: v for k, v in d.items() if k != "digest"} for d in (locked, now))
-    fields = list(differences(then, later, lambda _, a, b: f"locked {_json(a)}, now {_json(b)}"))
+    fields = list(differences(then, later, words))
     if fields:
         msg = f"the lock and this process differ in {len(fields)} field(s)"
         raise LockMismatch(msg, fields=fields, fix="restore what changed, or write a new lock")
-
-
-def differences(
-    a: Any, b: Any, text: Callable[[str, Any, Any], str], path: str = ""
-) -> Iterator[str]:
-    """One line for each value that is not the same text of JSON: 1 is not true, null not absent."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in sorted(a.keys() | b.keys()):
-            where = f"{path}.{key}" if path else key
-            yield from differences(a.get(key, ABSENT), b.get(key, ABSENT), text, where)
-    elif _json(a) != _json(b):
-        yield f"{path}: {text(path, a, b)}"
-
-
-def _json(value: Any) -> str:
-    return "nothing" if value is ABSENT else json.dumps(value, sort_keys=True)

@@ -269,9 +269,11 @@ def meant(name: str, known: Iterable[str], before: str = "") -> str:
 
 
 def likely(name: str, known: Iterable[str]) -> str:
-    """The near misses as a list; all that is known when there are none."""
+    """The near misses as a list, then names that contain it; all that is known without any."""
     known = list(known)
-    return ", ".join(near_misses(name, known) or known)
+    near = near_misses(name, known)
+    near += [other for other in known if len(name) > 2 and name in other and other not in near]
+    return ", ".join(near or known)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Mapping[str, list[str]]:

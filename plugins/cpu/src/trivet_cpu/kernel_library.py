@@ -100,6 +100,13 @@ def op(name: str) -> Callable[..., Any]:
     return getattr(overload, "_op", overload)
 
 
+BIND: Final = (
+    "bind the operator instead of calling the kernel; where it is bound, a promised fact is not "
+    "true of this call: TRIVET_CHECK=1 names it"
+)
+"""What to do about arguments outside a kernel's domain."""
+
+
 def sources(*names: str) -> tuple[str, ...]:
     """The files that a family's kernels are made of, its own and the shared ones.
 
@@ -120,7 +127,9 @@ def refuse(error: RuntimeError) -> NoReturn:
     text = str(error)
     if text.startswith(_PREFIX):
         what = text.removeprefix(_PREFIX).splitlines()[0]
-        raise DomainError(what, fix="bind the operator instead of calling the kernel") from error
+        name = what.partition(":")[0]
+        operator = name if name.isidentifier() else ""
+        raise DomainError(what, operator=operator, fix=BIND) from error
     if failed := _MEMORY.match(text):
         size, name = int(failed[1]), failed[2]
         msg = f"{name}: no memory for a result of {size} bytes"

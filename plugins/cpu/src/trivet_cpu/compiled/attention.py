@@ -9,7 +9,7 @@ from torch import Tensor
 from trivet.contracts import Term, absent, contiguous, dtype, equal, implements, one_of, rows
 from trivet.errors import DomainError
 from trivet_cpu.isa import FLOATS
-from trivet_cpu.kernel_library import op, refuse, refuse_layout, sources
+from trivet_cpu.kernel_library import BIND, op, refuse, refuse_layout, sources
 
 _SOURCES: Final = sources("attention.h", "attention_op.h")
 _attention = op("paged_attention")
@@ -124,7 +124,7 @@ def attention(
     """Attends densely into a fresh tensor: keys and values are one page a sequence."""
     if mask is not None:
         msg = "attention: the tiles take no mask"
-        raise DomainError(msg, fix="bind the operator instead of calling the kernel")
+        raise DomainError(msg, operator="attention", fix=BIND)
     batch, queries = q.shape[:2]
     if batch > 1 and q.stride(0) != queries * q.stride(1):  # tokens of all sequences in one run
         q = q.contiguous()

@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from trivet.contracts import Term, absent, between, dtype, equal, implements, present
 from trivet.errors import DomainError
+from trivet_cpu.kernel_library import BIND
 
 BEFORE_COMPILED: Final = True
 _FROM_QUERIES: Final = 9
@@ -34,9 +35,9 @@ _DOMAIN: Final[list[Term]] = [
 ]
 
 
-def _refuse(what: str, fix: str = "bind the operator instead of calling this function") -> None:
+def _refuse(what: str, fix: str = BIND) -> None:
     msg = f"attention: {what}"
-    raise DomainError(msg, fix=fix)
+    raise DomainError(msg, operator="attention", fix=fix)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:

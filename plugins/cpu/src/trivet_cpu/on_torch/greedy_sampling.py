@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trivet.contracts import absent, implements
 from trivet.errors import DomainError
+from trivet_cpu.kernel_library import BIND
 
 PROMISES: Final = frozenset({"deterministic", "batch_invariant"})  # it compares numbers of one row
 
@@ -32,6 +33,6 @@ def sample_token(
     """Takes torch's argmax: on the CPU it gives the lowest id, and a NaN is the largest."""
     if temperature is not None:
         msg = "sample_token: temperature is given"
-        raise DomainError(msg, fix="bind the operator instead of calling the function")
+        raise DomainError(msg, operator="sample_token", fix=BIND)
     del top_k, top_p, min_p, seed, position  # limits without a temperature limit nothing
     return torch.argmax(logits, -1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trivet.contracts import Term, between, dtype, equal, feature, implements
 from trivet.errors import DomainError
-from trivet_cpu.kernel_library import library, op, refuse, sources
+from trivet_cpu.kernel_library import BIND, library, op, refuse, sources
 from trivet_cpu.machine import this_machine
 from trivet_cpu.on_torch import grid
 from trivet_cpu.on_torch.linear_facts import Rows, facts_for
@@ -104,7 +104,7 @@ def _onednn(
 ) -> Tensor:
     if x.dtype is not wanted:
         msg = f"linear_packed: x is {x.dtype}, this product is for {wanted}"
-        raise DomainError(msg, fix="bind the operator instead of calling this function")
+        raise DomainError(msg, operator="linear_packed", fix=BIND)
     pack = packed[0]
     if not pack.is_mkldnn or pack.dtype is not wanted or pack.shape[0] != out_features:
         _refuse_pack("oneDNN", x, packed, out_features)
@@ -229,7 +229,7 @@ def linear_packed_widened(
     """Multiplies bfloat16 rows in float32, on processors that are slower in bfloat16."""
     if x.dtype is not torch.bfloat16:
         msg = f"linear_packed: x is {x.dtype}, this product is for torch.bfloat16"
-        raise DomainError(msg, fix="bind the operator instead of calling this function")
+        raise DomainError(msg, operator="linear_packed", fix=BIND)
     _within(x, FACTS.widened or ANY_ROWS)
     wide = None if bias is None else bias.float()
     return _onednn(x.float(), packed, out_features, wide, torch.float32).bfloat16()
