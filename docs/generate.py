@@ -13,17 +13,20 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Callable
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import trivet
-from trivet import contracts, devices, rope
-from trivet.binding import plan, step
+from trivet import collectives, contracts, devices, memory, rope
+from trivet.binding import plan, step, workspace
 from trivet.catalogue import operators
 from trivet.cli.declaration import signatures
 from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
+from trivet.memory import ledger
 from trivet.selection import authority
 from trivet.selection.derive import SUFFIX
 from trivet.settings import markdown_table
@@ -149,39 +152,92 @@ def domain_page() -> str:
     return "\n".join(lines) + "\n" + _member("trivet.contracts.implements", contracts.implements)
 
 
+ENGINE: dict[str, Callable[..., Any] | type] = {
+    "trivet.device": devices.device,
+    "trivet.Device": devices.Device,
+    "trivet.prefer": authority.prefer,
+    "trivet.require": authority.require,
+    "Plan": plan.Plan,
+    "Step": step.Step,
+    "dev.memory": memory.DeviceMemory,
+    "dev.memory.ledger": ledger.Ledger,
+    "KvBlocks": memory.KvBlocks,
+    "KvCaches": memory.KvCaches,
+    "dev.collectives": collectives.DeviceCollectives,
+    "DeviceGroup": collectives.DeviceGroup,
+    **{f"trivet.rope.{name}": getattr(rope, name) for name in rope.__all__},
+}
+"""What an engine uses; ``dev`` is a ``trivet.Device``."""
+
+VENDOR: dict[str, Callable[..., Any] | type] = {
+    **{
+        f"trivet.contracts.{name}": getattr(contracts, name)
+        for name in ("operator", "Cases", "Budget", "Relation", "Scores", "DeviceInfo", "Execution")
+    },
+    "trivet.workspace": workspace.workspace,
+}
+"""What a vendor uses; the protocols of ``MODULES`` follow."""
+
+MODULES = (contracts.memory, contracts.collectives)
+
+
 def api_page() -> str:
     """Signatures and docstrings of what an engine and a vendor use."""
     text = "# Python API\n\nGenerated from docstrings.\n"
-    for name, value in (
-        ("trivet.device", devices.device),
-        ("trivet.Device", devices.Device),
-        ("trivet.prefer", authority.prefer),
-        ("trivet.require", authority.require),
-        ("Plan", plan.Plan),
-        ("Step", step.Step),
-        ("trivet.contracts.operator", contracts.operator),
-        ("trivet.contracts.DeviceInfo", contracts.DeviceInfo),
-        *((f"trivet.rope.{n}", getattr(rope, n)) for n in rope.__all__),
-    ):
-        text += _member(name, value)
-        if inspect.isclass(value):
-            for attribute, member in vars(value).items():
-                if hasattr(value.__base__, attribute):
-                    continue  # said once, by the class that has it first
-                function = member.fget if isinstance(member, property) else member
-                function = getattr(member, "func", function)
-                if not attribute.startswith("_") and inspect.isfunction(function):
-                    call = not isinstance(member, (property, cached_property))
-                    text += _member(f"{name}.{attribute}", function, level=3, call=call)
+    for name, value in (ENGINE | VENDOR).items():
+        text += _whole(name, value)
+    for module in MODULES:
+        text += _member(module.__name__, module, call=False)
+        for name, value in vars(module).items():
+            if inspect.isclass(value) and value.__module__ == module.__name__:
+                text += _whole(f"{module.__name__}.{name}", value)
     text += "\n## Hooks of a plugin\n"
     for name, function in vars(hooks).items():
         if name.startswith("trivet_"):
             text += _member(name, function, level=3)
+    return text + _defaults()
+
+
+def _defaults() -> str:
+    """The table of what ``trivet_defaults`` may propose."""
+    lines = ["", "## Engine defaults", "", "What `trivet_defaults` may propose.", ""]
+    lines += ["| name | type | what | allowed |", "|---|---|---|---|"]
+    for name, row in hooks.ENGINE_DEFAULTS.items():
+        lines.append(f"| `{name}` | {row.kind.__name__} | {row.meaning} | {row.allowed} |")
+    end = (
+        "A value that is not allowed is dropped; an unknown name is kept, since an engine may "
+        "know it. `trivet doctor` says both in the plugin's line."
+    )
+    return "\n".join([*lines, "", end, ""])
+
+
+def _whole(name: str, value: Callable[..., Any] | type) -> str:
+    """A function, or a class with what it has besides its base."""
+    made = not (getattr(value, "_is_protocol", False) or name.startswith("dev."))
+    text = _member(name, value, call=made and not _is_enum(value))
+    if not inspect.isclass(value) or _is_enum(value):
+        return text
+    for attribute, member in vars(value).items():
+        if hasattr(value.__base__, attribute):
+            continue  # said once, by the class that has it first
+        function = member.fget if isinstance(member, property) else member
+        function = getattr(member, "func", function)
+        if not attribute.startswith("_") and inspect.isfunction(function):
+            call = not isinstance(member, (property, cached_property))
+            text += _member(f"{name}.{attribute}", function, level=3, call=call)
     return text
 
 
+def _is_enum(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Enum)
+
+
 def _member(
-    name: str, value: Callable[..., Any] | type, *, level: int = 2, call: bool = True
+    name: str,
+    value: Callable[..., Any] | type | ModuleType,
+    *,
+    level: int = 2,
+    call: bool = True,
 ) -> str:
     doc = inspect.cleandoc(value.__doc__ or "")
     first, _, rest = doc.partition("\n")
@@ -190,7 +246,9 @@ def _member(
     return f"\n{'#' * level} {name}\n{shown}\n{prose(first)}\n{more}"
 
 
-def _signature(value: Callable[..., Any]) -> str:
+def _signature(value: Callable[..., Any] | ModuleType) -> str:
+    if isinstance(value, ModuleType):
+        return ""
     read = inspect.signature(value)
     kept = [p.replace(annotation=p.empty) for n, p in read.parameters.items() if n != "self"]
     text = str(read.replace(parameters=kept, return_annotation=read.empty))

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from trivet_conformance.scaffold import names
 from trivet_conformance.scaffold.command import new_plugin
-from trivet_conformance.scaffold.writing import DEVICE_FILES, FILES, TEMPLATES, Package
+from trivet_conformance.scaffold.writing import DEVICES, FILES, TEMPLATES, Package
 from trivet_conformance.suite.claims import mustpass, satisfied
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def kit(site, *words):
 
 def install(folder, site, *words):
     words = ("--disable-pip-version-check", "--no-build-isolation", "--no-deps", *words)
-    command = [sys.executable, "-m", "pip", "install", "-q", *words, "--target", str(site)]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(site), *words]
     done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return site
@@ -140,13 +140,13 @@ def test_the_default_folder_has_the_name_of_the_distribution(tmp_path, monkeypat
 
 
 def test_every_template_is_used():
-    used = {*FILES.values(), *DEVICE_FILES.values()}
+    used = {*FILES.values(), *(name for files in DEVICES.values() for name in files.values())}
     assert used == {p.name for p in TEMPLATES.iterdir()}
 
 
-@pytest.mark.parametrize("own_device", [True, False])
-def test_what_is_written_is_whole(own_device):
-    files = Package("my_npu", own_device=own_device).render()
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_written_is_whole(device):
+    files = Package("my_npu", device).render()
     for path, text in files.items():
         assert not re.search(r"\[\[ |\[%|\bNAME\b(?! =)(?=\.py)", text), path
         assert text.endswith("\n"), path
@@ -157,10 +157,21 @@ def test_what_is_written_is_whole(own_device):
     points = project["entry-points"]
     assert points["trivet.plugins"] == {"my_npu": "trivet_my_npu.plugin"}
     assert points["trivet.contract"] == {"my_npu": "v1:v1"}
-    assert points.get("trivet.extends") == (None if own_device else {"my_npu": "cpu"})
-    assert ("csrc/device.cpp" in files) == own_device
-    key = "PrivateUse1" if own_device else "CPU"
+    assert points.get("trivet.extends") == ({"my_npu": "cpu"} if device == "cpu" else None)
+    assert ("csrc/device.cpp" in files) == (device == "privateuse1")
+    if device == "host":
+        assert not [path for path in files if "csrc" in path or "build" in path]
+        assert not [path for path, text in files.items() if "csrc" in text or "triton" in text]
+        return
+    key = "PrivateUse1" if device == "privateuse1" else "CPU"
     assert f"TORCH_LIBRARY_IMPL(trivet_my_npu, {key}, m)" in files["csrc/kernels.cpp"]
+
+
+def test_the_help_says_which_device_to_take():
+    text = CliRunner().invoke(new_plugin, ["--help"]).output
+    for device in DEVICES:
+        assert re.search(rf"^  {device} +\w", text, re.MULTILINE), text
+        assert device in TUTORIAL.read_text()
 
 
 def test_trivet_finds_the_command():
@@ -269,11 +280,50 @@ def test_the_tutorial_reaches_level_1(site, profile):
     kit(site, "--mode", "certify", "--profile", profile, "--level", "L1")
 
 
+HOST = """
+import torch, trivet
+dev = trivet.device("auto")
+assert (dev.info.kind, dev.torch.type, dev.info.execution) == ("acme", "cpu", "emulated")
+assert dev.defaults["dtype"] == ("float32", "exact on every machine", "acme")
+assert dev.explain("rms_norm")[0].provider == "acme/plain"
+x = torch.randn(3, 16)
+wanted = torch.nn.functional.silu(x[:, :8]) * x[:, 8:]
+assert torch.allclose(dev.ops.silu_and_mul(x), wanted)
+"""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """The package whose device's tensors lie on torch's CPU, as it is written."""
+    home = tmp_path_factory.mktemp("host")
+    assert make(home / "p", "acme", "--device", "host").exit_code == 0
+    return install(home / "p", home / "site")
+
+
+def test_a_device_on_the_host_is_a_kind_of_its_own(host):
+    child(host, HOST)
+
+
+def test_a_device_on_the_host_reaches_the_cells_of_its_profile(host):
+    rows = kit(host, "--quick", "--family", "meta", "--family", "value", "--family", "dispatch")
+    assert {row["execution"] for row in rows if row["family"] != "load"} == {"emulated"}
+    lines = [line.split("/") for line in mustpass("compute-only", "L1")]
+    wanted = {"/".join(x) for x in lines if x[0] in ("meta", "value", "dispatch")}
+    assert wanted <= satisfied(rows)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("device", ["privateuse1", "cpu"])
+def test_a_device_on_the_host_reaches_level_1(host):
+    kit(host, "--mode", "certify", "--profile", "compute-only", "--level", "L1")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("device", DEVICES)
 def test_an_editable_install_passes(device, tmp_path):
     assert make(tmp_path / "p", "acme", "--device", device).exit_code == 0
     site = tmp_path / "site"
     install(tmp_path / "p", site, "-e")
     rows = kit(site, "--quick")
-    assert {r["operator"] for r in rows if r["status"] == "pass"} == set(OWN)
+    own = ("silu_and_mul", "rms_norm") if device == "host" else OWN
+    passed = [r for r in rows if r["status"] == "pass" and r["family"] != "load"]
+    assert {r["operator"] for r in passed} == set(own)

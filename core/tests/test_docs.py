@@ -34,6 +34,37 @@ def test_every_python_block_of_a_page_runs(texts, monkeypatch, tmp_path):
         exec(compile(text, "page", "exec"), space)  # noqa: S102
 
 
+@pytest.mark.parametrize("page", ["first-plugin", "device-plugin"])
+def test_what_the_vendors_pages_implement_is_taken(page):
+    from trivet.catalogue import operators
+    from trivet.contracts.implementation import claims_of
+    from trivet.plugins.verification import verify
+
+    space = {"__name__": "page"}
+    for text in BLOCK.findall((ROOT / f"docs/tutorials/{page}.md").read_text(encoding="utf-8")):
+        exec(compile(text, "page", "exec"), space)  # noqa: S102
+    claims = [claim for value in space.values() for claim in claims_of(value)]
+    assert len(claims) > 2
+    for claim in claims:
+        verify(claim, "acme", operators())
+
+
+def test_the_forms_of_the_first_plugin_are_right_and_return_none():
+    import torch
+
+    space = {"__name__": "page"}
+    page = (ROOT / "docs/tutorials/first-plugin.md").read_text(encoding="utf-8")
+    for text in BLOCK.findall(page):
+        exec(compile(text, "page", "exec"), space)  # noqa: S102
+    x, weight = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), torch.full((8,), 2.0)
+    wanted = 2 * torch.nn.functional.layer_norm(x, (8,))
+    out = torch.empty_like(x)
+    assert space["layer_norm_out"](x, weight, out=out) is None
+    assert space["layer_norm_"](x, weight) is None
+    assert torch.allclose(out, wanted)
+    assert torch.equal(x, out)
+
+
 def test_the_guard_in_the_architecture_page_is_what_is_generated():
     from trivet.binding.guard import guard_text
     from trivet.catalogue import operators
@@ -92,6 +123,36 @@ def test_the_table_of_layers_is_what_is_enforced():
     (layers,) = (c for c in linted["tool"]["importlinter"]["contracts"] if c["id"] == "layers")
     wanted = [re.findall(r"\w+", text) for text in layers["layers"]]
     assert [names for names in shown if names] == wanted
+
+
+def test_what_a_vendor_imports_is_documented(generator):
+    from trivet import contracts
+    from trivet.contracts.hooks import ENGINE_DEFAULTS
+
+    api, domains = generator.api_page(), generator.domain_page()
+    never_written_by_hand = {"CONTRACT", "Operator", "Requirement", "Term"}
+    for name in set(contracts.__all__) - never_written_by_hand:
+        heading = re.compile(rf"^## trivet\.contracts\.(\w+\.)?{name}$", re.MULTILINE)
+        assert heading.search(api + domains) or f"`{name}(" in domains, name
+    for name in ("allocate", "deallocate"):
+        assert f"### trivet.contracts.memory.Allocator.{name}\n" in api
+    for name in ("empty", "kv_caches", "kv_blocks", "account", "info", "stats"):
+        assert f"### dev.memory.{name}\n" in api
+    assert "### dev.collectives.group\n" in api
+    assert "## trivet.workspace\n" in api
+    assert all(f"{word.value}: " in api for word in contracts.Execution)
+    assert all(
+        f"| `{name}` | {row.kind.__name__} |" in api for name, row in ENGINE_DEFAULTS.items()
+    )
+
+
+def test_every_field_of_cases_and_budget_is_explained():
+    from dataclasses import fields
+
+    from trivet.contracts import Budget, Cases
+
+    page = (ROOT / "docs/how-to/add-an-operator.md").read_text(encoding="utf-8")
+    assert all(f"`{field.name}`" in page for cls in (Cases, Budget) for field in fields(cls))
 
 
 def test_generated_pages_are_not_kept(generator):

@@ -260,3 +260,55 @@ def test_the_vendors_own_function_is_what_is_collected(dists: FakeDists):
     got, _ = offer(dists, GOOD_ONE + "def trivet_implementations(device): return [good]")
     x = torch.ones(1)
     assert got.implementations[0].function(x) is x
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ('"block_size": (-3, "why")', "default 'block_size' is dropped: it is -3; int, 1 or more"),
+        ('"block_size": (True, "why")', "it is True"),
+        ('"block_size": ("16", "why")', "it is '16'"),
+        ('"layout": ("HND", "why")', "default 'layout' is dropped: it is 'HND'; str, `NHD`"),
+        ('"dtype": ("int32", "why")', "name of a floating dtype"),
+        ('"dtype": ("no_such", "why")', "default 'dtype' is dropped"),
+    ],
+)
+def test_a_default_that_cannot_be_is_dropped_and_told(dists: FakeDists, row, text, caplog):
+    got, line = offer(dists, f"def trivet_defaults(device): return {{{row}, 'mine': (1, 'x')}}")
+    assert line.status is Status.FOUND
+    assert set(got.defaults) == {"mine"}
+    assert any(text in detail for detail in line.details)
+    assert text in caplog.text
+
+
+def test_an_unknown_default_is_kept_and_told_with_near_misses(dists: FakeDists):
+    got, line = offer(
+        dists, "def trivet_defaults(device): return {'blocksize': (8, 'x'), 'q': (None, 'y')}"
+    )
+    assert dict(got.defaults) == {"blocksize": (8, "x", "dev"), "q": (None, "y", "dev")}
+    assert line.details == (
+        "default 'blocksize' is none that this trivet knows; did you mean 'block_size'?",
+        "default 'q' is none that this trivet knows; it is kept as it is",
+    )
+
+
+def test_another_plugins_default_serves_where_the_devices_own_was_dropped(dists: FakeDists):
+    dists.add("extra-dist", "an_extra", EXTENDER.format(body="return [extra]"), extends="dev")
+    got, _ = offer(dists, 'def trivet_defaults(device): return {"block_size": (0, "own")}')
+    assert got.defaults["block_size"] == (8, "ours", "an_extra")
+
+
+def test_a_dtype_reaches_the_engine_by_name(dists: FakeDists):
+    source = 'import torch\ndef trivet_defaults(device): return {"dtype": (torch.bfloat16, "x")}'
+    got, line = offer(dists, source)
+    assert got.defaults["dtype"] == ("bfloat16", "x", "dev")
+    assert line.details == ()
+
+
+def test_the_layouts_of_the_defaults_are_the_operators():
+    from trivet.catalogue.kv_cache import LAYOUTS
+    from trivet.contracts.hooks import ENGINE_DEFAULTS
+
+    assert [name for name in (*LAYOUTS, "HND") if ENGINE_DEFAULTS["layout"].takes(name)] == [
+        *LAYOUTS
+    ]

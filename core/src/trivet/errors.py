@@ -198,6 +198,7 @@ class OutOfMemory(MemoryFault, torch.OutOfMemoryError):
     """An allocation does not fit; also a ``torch.OutOfMemoryError``.
 
     All byte counts are plain integers; ``free_bytes`` and ``limit_bytes`` are None when unknown.
+    The text ends with those that are known.
     """
 
     cause = "The pool, the limit or the device is full."
@@ -218,7 +219,9 @@ class OutOfMemory(MemoryFault, torch.OutOfMemoryError):
         self.limit_bytes = limit_bytes
         self.tag = tag
         self.retryable = retryable
-        super().__init__(what, fix=fix)
+        free = "" if free_bytes is None else f"\n    free: {free_bytes} bytes"
+        limit = "" if limit_bytes is None else f"\n    limit: {limit_bytes} bytes"
+        super().__init__(what + free + limit, fix=fix)
 
 
 class InvalidBuffer(MemoryFault):

@@ -351,6 +351,7 @@ REFUSED = [
     ("linear_packed", {"out_features": True}, "argument 'out_features' is a bool, declared int"),
     ("linear_packed", {"out_features": 3, "bias": torch.ones(4)}, "'out_features' of bias is 4"),
     ("embedding", {"ids": torch.tensor([1]).int()}, "ids is int32, declared int64"),
+    ("silu_and_mul_out", {"x": torch.ones(4, 6).int()}, "x is int32, declared floating"),
 ]
 
 

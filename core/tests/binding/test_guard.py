@@ -201,3 +201,11 @@ def test_arms_are_tried_in_order_however_prefixes_are_factored(case):
     else:
         assert bound(**arguments) == int(runs.removeprefix("acme/k"))
         assert conservative or bound(*arguments.values()) == first
+
+
+@pytest.mark.parametrize("target", ["rms_norm", "rms_norm_", "rms_norm_out"])
+def test_a_missing_argument_is_told_under_the_operators_name(target):
+    bound = make_device(norm_small).bind(target)
+    assert bound.__qualname__ == target
+    with pytest.raises(TypeError, match=rf"^{target}\(\) missing"):
+        bound()

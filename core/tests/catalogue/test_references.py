@@ -10,7 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stand_ins import OPS
 from trivet.binding.checks import Watch, check_inputs
 from trivet.binding.example_calls import arguments
-from trivet.errors import DomainError
+from trivet.contracts import Cases, operator
+from trivet.contracts.declaration import ACTIVATION
+from trivet.errors import DeclarationError, DomainError
 from trivet.plugins.verification import reference
 
 CASES = [
@@ -308,3 +310,57 @@ def test_a_choice_that_is_not_declared_never_means_another():
     for name in ("kv_cache_write", "paged_attention"):
         with pytest.raises(DomainError, match="layout='HND'"):
             OPS[name].reference(**make(OPS[name], torch.float32) | {"layout": "HND"})
+
+
+@pytest.mark.parametrize("op", [p for p in FIRST if not p.values[0].takes(torch.int32)])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool])
+def test_a_reference_refuses_activations_that_are_not_floating(op, dtype):
+    given = make(op, torch.float32)
+    for arg, declared in op.dtypes.items():
+        if declared == ACTIVATION and given[arg] is not None:
+            given[arg] = given[arg].to(dtype)
+    with pytest.raises(DomainError, match=f"a tensor of {dtype} is given"):
+        op.reference(**given)
+    with pytest.raises(DomainError, match="declared floating"):
+        check_inputs(op, reference(op).form, given)
+
+
+def test_what_copies_takes_integers():
+    rows = torch.arange(12, dtype=torch.int8).view(4, 3)
+    assert torch.equal(OPS["embedding"].reference(torch.tensor([2, 0]), rows), rows[[2, 0]])
+    write = OPS["kv_cache_write"]
+    given = make(write, torch.int16)
+    assert equal(effects(write, write.reference, given), effects(write, write.oracle, given))
+
+
+def softmax(**cases):
+    """An operator whose scale has no default."""
+
+    def scaled_softmax(x: torch.Tensor, scale: float) -> torch.Tensor:
+        """Scales, then takes the softmax."""
+        return (x * scale).softmax(-1)
+
+    declare = operator(
+        name="acme.scaled_softmax",
+        shapes={"x": "*tokens hidden"},
+        returns=[("*tokens hidden", "x")],
+        cases=Cases(sizes=({"tokens": 2, "hidden": 4},), **cases),
+        oracle=scaled_softmax,
+    )
+    return declare(scaled_softmax)
+
+
+def test_a_scalar_without_default_comes_from_the_cases():
+    op = softmax(scalars=({"scale": 0.5}, {"scale": 2.0}))
+    assert make(op, torch.float32)["scale"] == 0.5
+    assert make(op, torch.float32, scale=2.0)["scale"] == 2.0
+    own = softmax(inputs=lambda *_: {"scale": 3.0})
+    assert make(own, torch.float32)["scale"] == 3.0
+
+
+def test_a_scalar_that_no_case_gives_is_told_by_name():
+    op = softmax()
+    with pytest.raises(DeclarationError, match="scale has no default") as caught:
+        make(op, torch.float32)
+    assert "Cases(inputs=...)" in caught.value.fix
+    assert make(op, torch.float32, scale=1.0)["scale"] == 1.0

@@ -45,7 +45,7 @@ def test_a_good_machine(cli, acme):
         "reason": "the only other device than the embedded one whose probe says yes",
     }  # fmt: skip
     assert found["device"]["notes"] == ["kernels built without vectors"]
-    assert {"name": "dtype", "value": "torch.float32", "reason": "x", "plugin": "acme"} in found[
+    assert {"name": "dtype", "value": "float32", "reason": "x", "plugin": "acme"} in found[
         "defaults"
     ]
     providers = {row["operator"]: row["providers"] for row in found["operators"]}

@@ -92,3 +92,19 @@ def test_the_command_names_the_operator_where_it_is_known():
         assert "more: trivet explain OPERATOR]" in str(cls("what is wrong"))
         again = pickle.loads(pickle.dumps(cls("what is wrong", operator="silu")))  # noqa: S301
         assert again.more() == "trivet explain silu"
+
+
+@pytest.mark.parametrize(
+    ("facts", "what"),
+    [
+        ({}, "no room"),
+        ({"free_bytes": 0}, "no room\n    free: 0 bytes"),
+        ({"limit_bytes": 8}, "no room\n    limit: 8 bytes"),
+        ({"free_bytes": 3, "limit_bytes": 8}, "no room\n    free: 3 bytes\n    limit: 8 bytes"),
+    ],
+)
+def test_out_of_memory_says_what_is_known(facts, what):
+    error = OutOfMemory("no room", requested_bytes=5, **facts)
+    assert error.what == what
+    assert str(error).startswith(what)
+    assert pickle.loads(pickle.dumps(error)).what == what  # noqa: S301 - our own

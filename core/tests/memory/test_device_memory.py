@@ -264,3 +264,24 @@ def test_a_buffer_that_is_none_names_the_allocator(make):
 def test_block_pools_are_made_for_the_device():
     pool = trivet.memory.open(CPU).kv_blocks(3, 16, bytes_per_block=10)
     assert (pool.num_blocks, pool.block_size, pool.bytes_per_block) == (3, 16, 10)
+
+
+@pytest.mark.parametrize("provided", [None, Buffers(room=3)], ids=["torch", "vendor"])
+def test_the_peak_has_nothing_of_what_was_refused(provided):
+    limit = None if provided else 5 * 256
+    memory = DeviceMemory(CPU, provided, Ledger(limit_bytes=limit))
+    held = memory.empty((8,), torch.float32)
+    with pytest.raises(OutOfMemory):
+        memory.kv_caches(2, 4, 2, 1, 8, torch.float32 if provided else torch.float64)
+    gc.collect()
+    stats = memory.stats()
+    assert (stats.accounted_bytes, stats.max_accounted_bytes) == (held.nbytes, held.nbytes)
+    with memory.kv_caches(1, 2, 2, 1, 8, torch.float32) as caches:
+        assert memory.stats().max_accounted_bytes == held.nbytes + caches.nbytes
+
+
+def test_the_peak_has_nothing_of_an_allocation_that_failed():
+    memory = DeviceMemory(CPU)
+    with pytest.raises(OutOfMemory):
+        memory.empty((1 << 60,), torch.float32)
+    assert memory.stats().max_accounted_bytes == 0

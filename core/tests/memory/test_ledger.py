@@ -225,3 +225,24 @@ def test_a_tensor_without_storage_counts_as_long_as_it_lives():
     assert ledger.used_bytes == plain.nbytes
     holder.clear()
     assert ledger.used_bytes == 0
+
+
+def test_a_reserved_amount_counts_at_once_and_in_the_peak_when_it_is_confirmed():
+    ledger = Ledger(limit_bytes=100)
+    first = ledger.reserve(60, "a")
+    assert (ledger.used_bytes, ledger.peak_bytes) == (60, 0)
+    with pytest.raises(OutOfMemory):
+        ledger.reserve(41, "b")
+    with ledger.account(10, "c"):
+        assert ledger.peak_bytes == 10
+    first.release()
+    assert (ledger.used_bytes, ledger.peak_bytes) == (0, 10)
+    second = ledger.reserve(30, "a")
+    ledger.reset_peak()
+    assert ledger.peak_bytes == 0
+    second.confirm()
+    second.confirm()
+    assert ledger.peak_bytes == 30
+    second.release()
+    second.confirm()
+    assert (ledger.used_bytes, ledger.peak_bytes) == (0, 30)

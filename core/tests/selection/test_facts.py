@@ -105,6 +105,21 @@ def test_choices_and_declared_dtypes_cannot_be_contradicted():
         normalise(OPS["kv_cache_write"], {"slots.dtype": "int32"})
 
 
+@pytest.mark.parametrize("path", ["dtype", "x.dtype"])
+@pytest.mark.parametrize("wrong", ["int32", torch.bool, "complex64"])
+def test_activations_are_floating(path, wrong):
+    with pytest.raises(UnknownName, match="activations have a floating dtype"):
+        normalise(NORM, {path: wrong})
+    assert normalise(NORM, {path: "float8_e4m3fn"}).values["x.dtype"] is torch.float8_e4m3fn
+
+
+def test_what_copies_takes_any_dtype_and_other_variables_are_free():
+    assert normalise(OPS["embedding"], {"dtype": "int8"}).values["weight.dtype"] is torch.int8
+    assert normalise(OPS["kv_cache_write"], {"dtype": "uint8"}).values["k.dtype"] is torch.uint8
+    paged = normalise(OPS["paged_attention"], {"k_cache.dtype": "int8"}).values
+    assert paged["k_cache.dtype"] is torch.int8
+
+
 @pytest.mark.parametrize(
     ("term", "value", "decision"),
     [

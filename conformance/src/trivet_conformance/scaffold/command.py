@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trivet_conformance.scaffold import names
-from trivet_conformance.scaffold.writing import Package, write
+from trivet_conformance.scaffold.writing import DEVICES, Package, write
 
 
 @click.command()
@@ -20,18 +20,23 @@ from trivet_conformance.scaffold.writing import Package, write
 )
 @click.option(
     "--device",
-    type=click.Choice(["privateuse1", "cpu"]),
+    type=click.Choice(list(DEVICES)),
     default="privateuse1",
     show_default=True,
-    help="A torch device of its own, or implementations for the CPU.",
+    help="What it is for, see above.",
 )
 @click.option("--force", is_flag=True, help="Into a folder that has files; none is overwritten.")
 def new_plugin(name: str, folder: Path | None, device: str, force: bool) -> None:
     """Writes a vendor package that installs and passes what it claims.
 
     NAME is the name of the plugin and, with a device of its own, of that device.
-    """
-    package = Package(name, own_device=device == "privateuse1")
+
+    \b
+    privateuse1  a torch device of its own in C++: x.device.type is NAME
+    host         a device of its own whose tensors lie on torch's CPU: Python alone
+    cpu          kernels for the CPU device that another package brings
+    """  # noqa: D301  # click's mark of lines that stay as they are
+    package = Package(name, device)
     if why := names.problem(name, own_device=package.own_device):
         msg = f"{name!r} cannot be the name of a plugin: {why}"
         raise click.UsageError(msg)
@@ -50,9 +55,7 @@ def new_plugin(name: str, folder: Path | None, device: str, force: bool) -> None
         raise click.ClickException(msg) from error
     for path in kept:
         click.echo(f"kept {folder / path}, which was there")
-    click.echo(
-        f"wrote {folder}: {'a device' if package.own_device else 'operators'} {name!r}. Next:"
-    )
+    click.echo(f"wrote {folder}: {'operators' if device == 'cpu' else 'a device'} {name!r}. Next:")
     click.echo(f"  pip install --no-build-isolation --no-deps -e {folder}")
     click.echo("  trivet doctor")
     click.echo(f"  trivet-conformance run --plugin {name} --quick")

@@ -14,21 +14,27 @@ TEMPLATES: Final = Path(__file__).with_name("templates")
 FILES: Final = MappingProxyType(
     {
         "pyproject.toml": "pyproject.toml.j2",
-        "hatch_build.py": "hatch_build.py.j2",
         "README.md": "README.md.j2",
         "LICENSE": "LICENSE.j2",
         ".gitignore": "gitignore.j2",
         ".github/workflows/ci.yml": "ci.yml.j2",
-        "csrc/kernels.cpp": "kernels.cpp.j2",
         "src/PACKAGE/__init__.py": "init.py.j2",
-        "src/PACKAGE/plugin.py": "plugin.py.j2",
         "src/PACKAGE/activation.py": "activation.py.j2",
-        "src/PACKAGE/native.py": "native.py.j2",
-        "src/PACKAGE/triton_norm.py": "triton_norm.py.j2",
         "tests/test_conformance.py": "test_conformance.py.j2",
     }
 )
 """File of every package -> template; PACKAGE is the name of the Python package."""
+
+NATIVE_FILES: Final = MappingProxyType(
+    {
+        "hatch_build.py": "hatch_build.py.j2",
+        "csrc/kernels.cpp": "kernels.cpp.j2",
+        "src/PACKAGE/plugin.py": "plugin.py.j2",
+        "src/PACKAGE/native.py": "native.py.j2",
+        "src/PACKAGE/triton_norm.py": "triton_norm.py.j2",
+    }
+)
+"""What a package with compiled kernels has besides."""
 
 DEVICE_FILES: Final = MappingProxyType(
     {
@@ -38,7 +44,24 @@ DEVICE_FILES: Final = MappingProxyType(
         "src/PACKAGE/collectives.py": "collectives.py.j2",
     }
 )
-"""What a package with a device of its own has besides."""
+"""What a package with a torch device of its own has besides."""
+
+HOST_FILES: Final = MappingProxyType(
+    {
+        "src/PACKAGE/plugin.py": "plugin_host.py.j2",
+        "src/PACKAGE/norm.py": "norm.py.j2",
+    }
+)
+"""What a package whose device's tensors lie on torch's CPU has besides."""
+
+DEVICES: Final = MappingProxyType(
+    {
+        "privateuse1": MappingProxyType({**NATIVE_FILES, **DEVICE_FILES}),
+        "host": HOST_FILES,
+        "cpu": NATIVE_FILES,
+    }
+)
+"""Kind of package -> what it has besides ``FILES``."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +70,22 @@ class Package:
 
     Args:
         name: the name of the plugin.
-        own_device: whether it brings a torch device of its own; otherwise it adds to the CPU's.
+        device: ``privateuse1`` with a torch device of its own, ``host`` with a device kind whose
+            tensors lie on torch's CPU, ``cpu`` without a device: it adds to the CPU's.
     """
 
     name: str
-    own_device: bool = True
+    device: str = "privateuse1"
+
+    @property
+    def own_device(self) -> bool:
+        """Whether torch gets a device of that name."""
+        return self.device == "privateuse1"
+
+    @property
+    def host(self) -> bool:
+        """Whether it is a device kind without a torch device."""
+        return self.device == "host"
 
     @property
     def dist(self) -> str:
@@ -85,9 +119,10 @@ class Package:
             "package": self.package,
             "title": self.name.replace("_", " ").title(),
             "own_device": self.own_device,
+            "host": self.host,
             "key": "PrivateUse1" if self.own_device else "CPU",
         }
-        files = {**FILES, **DEVICE_FILES} if self.own_device else FILES
+        files = {**FILES, **DEVICES[self.device]}
         return {
             path.replace("PACKAGE", self.package): room.get_template(template).render(words)
             for path, template in files.items()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from trivet.contracts.declaration import Operator
+from trivet.contracts.declaration import ACTIVATION, Operator
 from trivet.contracts.signature import REQUIRED, Parameter
 from trivet.contracts.terms import UNKNOWN, Interval, Term, has_rows
 from trivet.contracts.terms.layout import Contiguous, OffsetAligned, Rows
@@ -139,8 +139,9 @@ def check_inputs(op: Operator, form: str, arguments: Mapping[str, Any], who: str
         who: the provider that would be called, for the messages.
 
     Raises:
-        DomainError: an argument is of another type, dims contradict, a fixed dtype is wrong, or
-            a written argument overlaps another, has a stride-0 dim, or does not collapse.
+        DomainError: an argument is of another type, dims contradict, a fixed dtype is wrong,
+            activations are not floating, or a written argument overlaps another, has a stride-0
+            dim, or does not collapse.
     """
     for problem in _wrong(op, form, arguments):
         msg = f"{op.name}{f' ({who})' if who else ''}: {problem}"
@@ -161,6 +162,8 @@ def _wrong(op: Operator, form: str, arguments: Mapping[str, Any]) -> Iterator[st
         fixed, given = getattr(torch, declared, None), arguments.get(arg)
         if given is not None and isinstance(fixed, torch.dtype) and given.dtype != fixed:
             yield f"{arg} is {shown(given.dtype)}, declared {declared}"
+        if given is not None and declared == ACTIVATION and not op.takes(given.dtype):
+            yield f"{arg} is {shown(given.dtype)}, declared floating"
     kinds: dict[str, tuple[str, torch.dtype]] = {}
     for arg, declared in op.dtypes.items():
         if (given := arguments.get(arg)) is not None and not hasattr(torch, declared):

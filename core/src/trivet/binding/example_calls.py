@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from trivet.contracts.declaration import ACTIVATION, Operator
+from trivet.contracts.signature import REQUIRED, Parameter
+from trivet.errors import DeclarationError
 
 
 def arguments(
@@ -26,8 +28,12 @@ def arguments(
         dims: a value for each dim; optional tensors whose dims are missing stay absent.
         dtype: the activations' dtype.
         rng: source of all randomness.
-        scalars: scalar arguments that differ from the defaults.
+        scalars: scalar arguments that differ from the defaults; one without a default is taken
+            from the declared sets when it is not here.
         dtypes: dtype of other dtype variables (``{"W": torch.float32}``); default ``dtype``.
+
+    Raises:
+        DeclarationError: the cases give a scalar without default no value.
     """
     made = dict(op.cases.inputs(dims, dtype, rng)) if op.cases.inputs else {}
     made.update(scalars or {})
@@ -41,8 +47,19 @@ def arguments(
         elif p.name in dims:
             made[p.name] = dims[p.name]
         else:
-            made[p.name] = p.default
+            made[p.name] = p.default if p.default is not REQUIRED else _declared(op, p)
     return {p.name: made[p.name] for p in op.signature.parameters}
+
+
+def _declared(op: Operator, scalar: Parameter) -> Any:
+    """The value of a scalar without default, from the first declared set that has one."""
+    for scalars in op.cases.scalars:
+        if scalar.name in scalars:
+            return scalars[scalar.name]
+    raise DeclarationError(
+        f"{op.name} ({op.source}): {scalar.name} has no default, and no case gives it a value",
+        fix=f"give {scalar.name} in Cases(inputs=...) or in every set of Cases(scalars=...)",
+    )
 
 
 def resolve_dtype(

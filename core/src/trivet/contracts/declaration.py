@@ -127,6 +127,10 @@ class Operator:
         """How many dims of an argument, or of ``out``, follow the star."""
         return len((self.outputs[0].shape if arg == "out" else self.shapes[arg]).inner)
 
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether activations may have a dtype: a floating one; what copies (``exact``), any."""
+        return dtype.is_floating_point or self.budget.kind == "exact"
+
     def written(self, form: str) -> tuple[str, ...]:
         """The arguments that a form writes."""
         if form == "inplace":
@@ -225,7 +229,8 @@ def operator(  # one keyword a fact
         version: raised on any change of meaning, names, order or defaults.
         shapes: shape text of each tensor argument; its names are the vocabulary of facts.
         returns: for each result, its dims and whose dtype it has (argument or dtype name).
-        dtypes: dtype variable or dtype name of a tensor; undeclared means the activations'.
+        dtypes: dtype variable or dtype name of a tensor; undeclared means the activations',
+            which is floating point unless the budget is ``exact``.
         inplace: for the in-place form, which argument is overwritten by which result.
         writes: arguments that are always written; such an operator returns nothing.
         choices: allowed values of each ``str`` argument.

@@ -11,7 +11,14 @@ from trivet.errors import DeclarationError
 
 
 class Execution(StrEnum):
-    """How something was executed: the same five words in every report."""
+    """How something was executed: the same five words in every report.
+
+    hardware: on the thing itself.
+    emulated: on something that stands in for it, such as another processor or host memory.
+    interpreted: kernels ran in an interpreter of their language.
+    compile_only: it was compiled, nothing of it ran.
+    not_run: neither.
+    """
 
     HARDWARE = "hardware"
     EMULATED = "emulated"
@@ -37,7 +44,7 @@ class DeviceInfo:
         shared_bytes: on-chip memory that one group of threads shares, or None.
         cache_bytes: bytes of each cache level by name (``{"l2": 2097152}``).
         memory_bytes: bytes of device memory, or None.
-        execution: how code runs there.
+        execution: how code runs there; one of ``Execution``.
         notes: sentences for ``trivet doctor`` (why a feature is missing).
 
     Raises:

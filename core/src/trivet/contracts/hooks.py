@@ -8,7 +8,11 @@ specification; the discovery checks names and arguments against them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
 
 if TYPE_CHECKING:
     from trivet.contracts.declaration import Operator
@@ -17,6 +21,48 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "trivet.plugins"
 CONTRACT_POINTS = "trivet.contract"
 EXTENDS_POINTS = "trivet.extends"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDefault:
+    """One thing that ``trivet_defaults`` may propose.
+
+    Args:
+        kind: the type of its value.
+        meaning: what it is, for an engine.
+        allowed: which values there are, in words.
+        accepts: whether a value of that type is one of them.
+    """
+
+    kind: type
+    meaning: str
+    allowed: str
+    accepts: Callable[[Any], bool]
+
+    def takes(self, value: object) -> bool:
+        """Whether a value may be proposed; the type is compared exactly, True is no size."""
+        return type(value) is self.kind and self.accepts(value)
+
+
+def _is_floating(name: str) -> bool:
+    found = getattr(torch, name, None)
+    return isinstance(found, torch.dtype) and found.is_floating_point
+
+
+ENGINE_DEFAULTS: Final[Mapping[str, EngineDefault]] = MappingProxyType(
+    {
+        "block_size": EngineDefault(
+            int, "tokens in a block of the paged cache", "1 or more", lambda size: size > 0
+        ),
+        "layout": EngineDefault(
+            str, "order of a block, as operators take it", "`NHD`", lambda name: name == "NHD"
+        ),
+        "dtype": EngineDefault(
+            str, "activations and weights", "the name of a floating dtype of torch", _is_floating
+        ),
+    }
+)
+"""The names that ``trivet_defaults`` may use. An unknown one is kept: an engine may know it."""
 
 
 def trivet_probe() -> bool | str:
@@ -50,5 +96,9 @@ def trivet_collectives(device: DeviceInfo) -> object:
 
 
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:
-    """Engine defaults that this device proposes: name -> (value, reason)."""
+    """Engine defaults that this device proposes: name -> (value, reason).
+
+    The names are those of ``ENGINE_DEFAULTS``. A value that is not allowed is dropped, and an
+    unknown name is kept; the plugin's line in the report says both.
+    """
     raise NotImplementedError

@@ -1,8 +1,9 @@
 """Memory: the small abilities that a vendor may bring, and the facts that memory is told in.
 
-What a plugin's ``trivet_memory`` returns is one object with any of the protocols below; what is
-missing is taken from torch. Weights and activations always stay in torch's allocator; an
-``Allocator`` serves the large buffers that live long (the KV cache).
+What a plugin's ``trivet_memory`` returns is one object with any of the protocols below
+(``Allocator``, ``InfoSource``, ``StatsSource``); what is missing is taken from torch. Weights and
+activations always stay in torch's allocator; an ``Allocator`` serves the large buffers that live
+long: those of ``dev.memory.kv_caches``.
 
 All sizes are bytes, as plain integers; None means unknown, 0 means none.
 """
@@ -75,11 +76,16 @@ class Stats:
 class Allocator(Protocol):
     """Gives and takes back large buffers.
 
-    A failed ``allocate`` changes nothing. Neither method need be thread-safe.
+    A failed ``allocate`` changes nothing. Neither method need be thread-safe. Limits are not its
+    business: the ledger has refused what exceeds one before ``allocate`` is called.
     """
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A buffer: a ``uint8`` tensor ``[nbytes]``, contiguous, its address a multiple of 64.
+
+        Args:
+            nbytes: its size; all of it may be written.
+            tag: what it is for, in the words of ``dev.memory.stats().by_tag``.
 
         Raises:
             torch.OutOfMemoryError: there is no room; ``trivet.errors.OutOfMemory`` is one.

@@ -25,6 +25,10 @@ _ALIGNMENT = 64
 class DeviceMemory:
     """Memory of one device.
 
+    ``dev.memory.ledger.limit_bytes = n`` sets a limit. It covers what ``empty`` and ``kv_caches``
+    make and what ``account`` is given, whoever allocated it; the rest of torch's allocations is
+    outside of it.
+
     Args:
         device: where tensors are made.
         provided: what the device's plugin brought (any of ``Allocator``, ``InfoSource`` and
@@ -57,17 +61,14 @@ class DeviceMemory:
     ) -> torch.Tensor:
         """A tensor of torch's allocator, not initialised, accounted for as long as it lives.
 
+        A vendor's allocator serves ``kv_caches`` alone.
+
         Raises:
             OutOfMemory: the ledger's limit or the device does not admit it; nothing was added.
             MemoryFault: a size is negative.
         """
-        nbytes = _nbytes(shape, dtype)
-        token = self.ledger.account(nbytes, tag)
-        with ExitStack() as undo:
-            undo.callback(token.release)
-            tensor = self._torch_empty(tuple(shape), dtype, nbytes, tag)
-            token.bind(tensor)
-            undo.pop_all()
+        tensor, token = self._reserved(shape, dtype, tag)
+        token.confirm()
         return tensor
 
     def kv_blocks(
@@ -99,17 +100,22 @@ class DeviceMemory:
         Raises:
             OutOfMemory: they do not all fit; what was made before is given back.
             PluginBroken: the vendor's allocator returned something that is no such buffer.
+
+        The peak of the ledger rises only when all of them are there.
         """
         shape = (num_blocks, block_size, kv_heads, head_dim)
         allocator = self.provided if isinstance(self.provided, Allocator) else None
+        tokens: list[Token] = []
         with ExitStack() as undo:
             made = [
-                self.empty(shape, dtype, tag=tag).zero_()
+                self._zeroed(shape, dtype, tag, tokens)
                 if allocator is None
-                else self._buffer(allocator, shape, dtype, tag, undo)
+                else self._buffer(allocator, shape, dtype, tag, tokens, undo)
                 for _ in range(2 * layers)
             ]
             give_back = undo.pop_all().close
+        for token in tokens:
+            token.confirm()
         return KvCaches(tuple(zip(made[::2], made[1::2], strict=True)), give_back)
 
     def info(self) -> MemoryInfo:
@@ -152,6 +158,27 @@ class DeviceMemory:
             max_reserved_bytes=found.get("reserved_bytes.all.peak"),
         )
 
+    def _reserved(
+        self, shape: Sequence[int], dtype: torch.dtype, tag: str
+    ) -> tuple[torch.Tensor, Token]:
+        """A tensor of torch's allocator and its amount, which is not in the peak yet."""
+        nbytes = _nbytes(shape, dtype)
+        token = self.ledger.reserve(nbytes, tag)
+        with ExitStack() as undo:
+            undo.callback(token.release)
+            tensor = self._torch_empty(tuple(shape), dtype, nbytes, tag)
+            token.bind(tensor)
+            undo.pop_all()
+        return tensor, token
+
+    def _zeroed(
+        self, shape: Sequence[int], dtype: torch.dtype, tag: str, tokens: list[Token]
+    ) -> torch.Tensor:
+        """A zeroed tensor of torch's allocator; ``tokens`` learns of its amount."""
+        tensor, token = self._reserved(shape, dtype, tag)
+        tokens.append(token)
+        return tensor.zero_()
+
     def _torch_empty(
         self, shape: tuple[int, ...], dtype: torch.dtype, nbytes: int, tag: str
     ) -> torch.Tensor:
@@ -176,11 +203,13 @@ class DeviceMemory:
         shape: tuple[int, ...],
         dtype: torch.dtype,
         tag: str,
+        tokens: list[Token],
         undo: ExitStack,
     ) -> torch.Tensor:
         """A zeroed tensor over a vendor's buffer; ``undo`` learns how to give it back."""
         nbytes = _nbytes(shape, dtype)
-        undo.callback(self.ledger.account(nbytes, tag).release)
+        tokens.append(token := self.ledger.reserve(nbytes, tag))
+        undo.callback(token.release)
         with typed(self.device, nbytes, tag=tag, free_bytes=None):
             buffer = allocator.allocate(nbytes, tag=tag)
         undo.callback(allocator.deallocate, buffer)

@@ -20,6 +20,7 @@ class _Entry:
     nbytes: int
     tag: str
     owners: int = 1
+    pending: bool = False  # not yet in the peak
     storage: int | None = None  # id of the storage object whose end releases it
 
 
@@ -51,6 +52,10 @@ class Token:
         """Take the amount out of the account; a second call does nothing."""
         self._ledger._release(self)  # noqa: SLF001  # a token is the ledger's own hand
 
+    def confirm(self) -> None:
+        """Let a reserved amount count in the peak; a second call does nothing."""
+        self._ledger._confirm(self._entry)  # noqa: SLF001  # as above
+
     def bind(self, tensor: torch.Tensor) -> None:
         """Release the amount when the storage of ``tensor`` ends."""
         self._ledger._bind(self._entry, tensor)  # noqa: SLF001  # as above
@@ -65,6 +70,9 @@ class Token:
 class Ledger:
     """Counts bytes by tag, from any thread.
 
+    It knows what it is told: tensors that ``dev.memory`` made, and what ``account`` was given.
+    What torch allocates besides (activations, other libraries) is neither counted nor limited.
+
     Args:
         limit_bytes: more than this raises ``OutOfMemory``; None is no limit. It may be changed
             at any time and holds for what is accounted afterwards.
@@ -74,6 +82,7 @@ class Ledger:
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._used = 0
+        self._pending = 0
         self._peak = 0
         self._by_tag: dict[str, int] = {}
         self._by_storage: dict[int, _Entry] = {}
@@ -115,6 +124,17 @@ class Ledger:
             self._tie(entry, holder)
             return Token(self, entry)
 
+    def reserve(self, nbytes: int, tag: str = "") -> Token:
+        """Add an amount that is about to be allocated; it counts in the peak once confirmed.
+
+        Raises:
+            OutOfMemory: the limit would be exceeded; nothing was added.
+            MemoryFault: the amount is negative.
+        """
+        with self._lock:
+            self._settle()
+            return Token(self, self._add(nbytes, tag, pending=True))
+
     @property
     def used_bytes(self) -> int:
         """What is accounted now."""
@@ -124,7 +144,10 @@ class Ledger:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was accounted since the start or the last ``reset_peak``."""
+        """The most that was accounted since the start or the last ``reset_peak``.
+
+        What was reserved and could not be allocated is not in it.
+        """
         with self._lock:
             return self._peak
 
@@ -144,18 +167,17 @@ class Ledger:
         """Start a new peak from what is accounted now."""
         with self._lock:
             self._settle()
-            self._peak = self._used
+            self._peak = self._used - self._pending
 
     # --- under the lock ----------------------------------------------------------------------
 
-    def _add(self, nbytes: int, tag: str) -> _Entry:
+    def _add(self, nbytes: int, tag: str, *, pending: bool = False) -> _Entry:
         if nbytes < 0:
             raise MemoryFault(f"{nbytes} bytes cannot be accounted ({tag or 'no tag'})")
         limit = self.limit_bytes
         if limit is not None and nbytes > max(0, limit - self._used):
             raise OutOfMemory(
-                f"{nbytes} bytes ({tag or 'no tag'}) exceed the limit of {limit} bytes: "
-                f"{self._used} are in use",
+                f"{nbytes} bytes ({tag or 'no tag'}) exceed the limit, {self._used} are in use",
                 requested_bytes=nbytes,
                 free_bytes=max(0, limit - self._used),
                 limit_bytes=limit,
@@ -164,12 +186,19 @@ class Ledger:
                 fix="release something, or raise the ledger's limit_bytes",
             )
         self._used += nbytes
-        self._peak = max(self._peak, self._used)
         self._by_tag[tag] = self._by_tag.get(tag, 0) + nbytes
-        return _Entry(nbytes, tag)
+        self._pending += nbytes if pending else 0
+        self._raise_peak()
+        return _Entry(nbytes, tag, pending=pending)
+
+    def _raise_peak(self) -> None:
+        self._peak = max(self._peak, self._used - self._pending)
 
     def _remove(self, entry: _Entry) -> None:
         entry.owners = 0
+        if entry.pending:
+            entry.pending = False
+            self._pending -= entry.nbytes
         self._used -= entry.nbytes
         left = self._by_tag[entry.tag] - entry.nbytes
         if left:
@@ -205,6 +234,14 @@ class Ledger:
                 self._remove(entry)
             elif entry.owners:
                 entry.owners -= 1
+
+    def _confirm(self, entry: _Entry) -> None:
+        with self._lock:
+            self._settle()
+            if entry.pending:
+                entry.pending = False
+                self._pending -= entry.nbytes
+                self._raise_peak()
 
     def _bind(self, entry: _Entry, tensor: torch.Tensor) -> None:
         with self._lock:

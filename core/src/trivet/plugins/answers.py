@@ -8,7 +8,9 @@ from typing import Final
 import torch
 
 from trivet.contracts.device_info import DeviceInfo, Execution
+from trivet.contracts.hooks import ENGINE_DEFAULTS
 from trivet.plugins.describe import said, shown
+from trivet.settings import near_misses
 
 _SENTENCE: Final = 200
 """Characters of torch's own words; some of its messages list every kernel."""
@@ -139,3 +141,31 @@ def defaults_problem(answer: object) -> str:
         if not isinstance(name, str) or not right:
             return f"trivet_defaults returns {shown(name)}: {shown(row)}, not (value, reason)"
     return ""
+
+
+def usable_defaults(
+    answer: Mapping[str, tuple[object, str]],
+) -> tuple[dict[str, tuple[object, str]], list[str]]:
+    """The engine defaults that an engine may be given, and remarks about the others.
+
+    A name that this core does not know is kept: the plugin may be newer, and so may the engine.
+    """
+    kept: dict[str, tuple[object, str]] = {}
+    remarks = []
+    for name, (given, reason) in answer.items():
+        value = str(given).removeprefix("torch.") if isinstance(given, torch.dtype) else given
+        known = ENGINE_DEFAULTS.get(name)
+        if known is not None and not known.takes(value):
+            remarks.append(
+                f"default {name!r} is dropped: it is {shown(given)}; "
+                f"{known.kind.__name__}, {known.allowed}"
+            )
+            continue
+        if known is None:
+            near = near_misses(name, ENGINE_DEFAULTS)
+            hint = (
+                f"did you mean {' or '.join(map(repr, near))}?" if near else "it is kept as it is"
+            )
+            remarks.append(f"default {name!r} is none that this trivet knows; {hint}")
+        kept[name] = value, reason
+    return kept, remarks

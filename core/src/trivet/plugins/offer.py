@@ -14,7 +14,12 @@ from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.implementation import Claim, claims_of
 from trivet.contracts.names import split_target
 from trivet.errors import DeclarationError, TrivetError
-from trivet.plugins.answers import defaults_problem, implementations_problem, operators_problem
+from trivet.plugins.answers import (
+    defaults_problem,
+    implementations_problem,
+    operators_problem,
+    usable_defaults,
+)
 from trivet.plugins.describe import said, shown
 from trivet.plugins.discovery import Discovery
 from trivet.plugins.report import Status
@@ -123,7 +128,8 @@ def collect(discovery: Discovery, resolved: Resolved, known: Mapping[str, Operat
         for function in functions or ():
             brought.judge(function, operators, info)
         rows = discovery.ask(plugin, "trivet_defaults", check=defaults_problem, device=info)
-        for name, (value, reason) in (rows or {}).items():
+        proposed, brought.remarks = usable_defaults(rows or {})
+        for name, (value, reason) in proposed.items():
             defaults.setdefault(name, (value, reason, plugin))
         for hook, answers in others.items():
             if (answer := discovery.ask(plugin, hook, device=info)) is not None:
@@ -157,6 +163,7 @@ class _Brought:
         self.implementations: list[Implementation] = []
         self.unmet: list[Unmet] = []
         self.refusals: list[Refusal] = []
+        self.remarks: list[str] = []
         self._seen: set[tuple[str, str, str]] = set()
 
     def judge(self, function: object, known: Mapping[str, Operator], info: DeviceInfo) -> None:
@@ -236,7 +243,10 @@ def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anyt
         "refused": len(brought.refusals),
     }
     said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    details = (*map(_with_fix, brought.refusals), *map(str, brought.unmet))
+    brought_not = (*map(str, brought.unmet), *map(str, brought.remarks))
+    details = (*map(_with_fix, brought.refusals), *brought_not)
+    for remark in brought.remarks:
+        LOG.warning("%s (%s): %s", brought.plugin, brought.dist, remark)
     discovery.remark(brought.plugin, said or "no implementations", details)
     owner = brought.plugin == resolved.plugin
     if not (owner or anything or brought.implementations or brought.unmet):

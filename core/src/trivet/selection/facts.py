@@ -113,8 +113,8 @@ def normalise(
 def _expand(op: Operator, path: str, value: Any) -> dict[str, Any]:
     """One written fact as normal ones."""
     if path == "dtype":
-        wanted = _dtype(op, path, value)
-        return {f"{a}.dtype": wanted for a, d in op.dtypes.items() if d == ACTIVATION}
+        activations = [f"{a}.dtype" for a, d in op.dtypes.items() if d == ACTIVATION]
+        return dict.fromkeys(activations, _dtype(op, path, value, ACTIVATION))
     if path == "rank":
         first = f"{op.tensors[0]}.rank"
         return {first: _value(op, first, value)}
@@ -132,7 +132,7 @@ def _expand(op: Operator, path: str, value: Any) -> dict[str, Any]:
 def _value(op: Operator, path: str, value: Any) -> Any:
     head, _, attribute = path.partition(".")
     if attribute == "dtype":
-        return _dtype(op, path, value)
+        return _dtype(op, path, value, op.dtypes.get(head, ""))
     if attribute == "contiguous":
         if value is not True:
             raise _refusal(op, path, value, "facts are positive: leave it out instead")
@@ -185,10 +185,12 @@ def _scalar(op: Operator, path: str, value: Any) -> Any:
     return value
 
 
-def _dtype(op: Operator, path: str, value: Any) -> torch.dtype:
+def _dtype(op: Operator, path: str, value: Any, variable: str = "") -> torch.dtype:
     found = getattr(torch, value, None) if isinstance(value, str) else value
     if not isinstance(found, torch.dtype):
         raise _refusal(op, path, value, "a dtype is a torch.dtype or its name")
+    if variable == ACTIVATION and not op.takes(found):
+        raise _refusal(op, path, value, "activations have a floating dtype")
     return found
 
 

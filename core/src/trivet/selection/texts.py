@@ -55,5 +55,6 @@ def compile_function(
     exec(compile(text, file, "exec"), space)  # noqa: S102  # our own text, from frozen data
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     made: Callable[..., Any] = space["_make"](*cells.values())
+    made.__qualname__ = name  # what Python calls it when an argument is missing
     made.__trivet_source__ = body  # type: ignore[attr-defined]
     return made
