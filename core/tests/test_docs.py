@@ -111,7 +111,7 @@ def test_core_is_as_small_as_it_says(generator):
     everything, (imported, used, _) = found["all"], (found[use] for use in generator.USES)
     assert everything["contracts"] + everything["catalogue"] <= 1500
     assert sum(imported.values()) <= 100
-    assert sum(n for layer, n in used.items() if layer != generator.DECLARATIONS) <= 4000
+    assert sum(n for layer, n in used.items() if layer != generator.DECLARATIONS) <= 4200
     assert not {"cli", "collectives", "kernels", "memory", "rope"} & used.keys()
 
 

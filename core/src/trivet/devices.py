@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 
 from trivet.binding.binder import Binder, Prefer
-from trivet.binding.observe import Counts
 from trivet.binding.ops import Ops
 from trivet.catalogue import operators
 from trivet.contracts.declaration import Operator
@@ -30,6 +29,7 @@ from trivet.selection.choose import Choice, Trace, elsewhere
 from trivet.settings import Settings, read
 
 if TYPE_CHECKING:
+    from trivet.binding.observe import Counts
     from trivet.binding.plan import Plan, Sites
     from trivet.collectives import DeviceCollectives
     from trivet.memory import DeviceMemory
@@ -45,7 +45,6 @@ class Device:
         self._offer = offer
         self._binder = binder
         self._ops: dict[object, Ops] = {}
-        self._counts = Counts()
 
     def __repr__(self) -> str:
         return f"<trivet device {self.info.kind}:{self.info.index} of plugin {self.plugin!r}>"
@@ -118,6 +117,12 @@ class Device:
             names = iter(self._binder.operators)
             self._ops[key] = Ops(self.bind, names)
         return self._ops[key]
+
+    @cached_property
+    def _counts(self) -> Counts:
+        from trivet.binding.observe import Counts
+
+        return Counts()
 
     def bind(
         self,
@@ -266,7 +271,7 @@ def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = (
         operators=offer.operators,
         implementations=offer.implementations,
         unmet=elsewhere(offer),
-        plugins={ln.plugin: f"{ln.dist} {ln.version}" for ln in discovery.report()},
+        plugins=discovery.homes,
         strict=strict,
         required=required,
     )

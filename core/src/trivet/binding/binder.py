@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trivet.binding.build import build
-from trivet.binding.observe import Counts
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.names import missing_form, split_target
@@ -20,6 +19,9 @@ from trivet.selection.authority import Policy, current_context, orders
 from trivet.selection.choose import Arm, Choice, Row, choose, nearest_rows
 from trivet.selection.facts import normalise
 from trivet.settings import MODES, Settings, likely, read
+
+if TYPE_CHECKING:
+    from trivet.binding.observe import Counts
 
 LOG = logging.getLogger("trivet.bind")
 
