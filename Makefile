@@ -51,7 +51,7 @@ demo: .venv/.ready
 
 # one process a core: the kit's own children are waited for, so that one alone leaves cores idle
 test: .venv/.ready
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS) --dist=loadfile $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from trivet.errors import DomainError
 from trivet_conformance import Status, from_functions, references, run
 from trivet_conformance.families import stream
 from trivet_conformance.result import BAD
-from trivet_conformance.selftest.mutants.wrong_stream import DEVICE_VARIANTS
+from trivet_conformance.selftest.mutants.by_family.stream import DEVICE_VARIANTS
 
 FAMILIES = ("dispatch", "errors", "fusion", "staged", "stream")
 OPERATORS = ["fused_add_rms_norm", "linear_packed", "kv_cache_write"]

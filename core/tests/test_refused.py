@@ -50,3 +50,14 @@ def test_a_refusal_is_said_once_when_the_device_starts(acme, caplog):
     with caplog.at_level(logging.WARNING, "trivet"):
         trivet.device("acme")
     assert "weight_offset" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["bind", "plan"])
+def test_a_refused_provider_that_was_asked_for_is_a_warning(acme, caplog, how):
+    dev = trivet.device("acme")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "trivet.bind"), trivet.prefer(rms_norm="acme/plain"):
+        dev.bind("rms_norm") if how == "bind" else dev.plan({"norm": ("rms_norm", {})})
+    (record,) = caplog.records
+    assert "does not run as asked: acme/plain no: " in record.getMessage()
+    assert "'weight_offset'" in record.getMessage()

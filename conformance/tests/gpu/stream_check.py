@@ -26,7 +26,7 @@ from trivet.plugins.verification import reference
 from trivet_conformance.families.stream import unsupported
 from trivet_conformance.result import BAD
 from trivet_conformance.running.run import run
-from trivet_conformance.selftest.mutants.wrong_stream import DEVICE_VARIANTS
+from trivet_conformance.selftest.mutants.by_family.stream import DEVICE_VARIANTS
 from trivet_conformance.subject.subject import Subject, Target, assemble, from_functions
 
 OPERATORS = (

@@ -18,14 +18,11 @@ from trivet.binding.ops import Ops
 from trivet.catalogue import operators
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
-from trivet.contracts.names import need_names
-from trivet.contracts.signature import REQUIRED
-from trivet.errors import UnknownName
 from trivet.plugins import Report, discover
 from trivet.plugins.offer import Offer, collect
 from trivet.plugins.resolve import AUTO, Resolved, resolve
 from trivet.selection.authority import current_context, known_properties
-from trivet.selection.choose import Choice, Trace, elsewhere
+from trivet.selection.choose import Trace, elsewhere
 from trivet.settings import Settings, read
 
 if TYPE_CHECKING:
@@ -173,8 +170,10 @@ class Device:
         choice = self._binder.choose(operator, facts, policy, site=site)
         rows = list(choice.rows)
         if arguments is not None:
-            _check_arguments(choice, arguments)
-            rows = choice.on_call(arguments)
+            from trivet.selection.on_call import on_call, refuse_no_call
+
+            refuse_no_call(choice, arguments)
+            rows = on_call(choice, arguments)
         return Trace(rows)
 
     def plan(
@@ -228,20 +227,6 @@ class Device:
     def providers(self) -> dict[str, list[str]]:
         """Provider ids of each operator in default order, without the reference."""
         return self._binder.providers()
-
-
-def _check_arguments(choice: Choice, arguments: Mapping[str, Any]) -> None:
-    """Refuses arguments of ``explain`` that are no call."""
-    need_names(arguments, "arguments are a mapping from names", 'write {"x": x, ...}')
-    op, names = choice.operator, {*choice.operator.parameters}
-    names |= {"out"} if choice.form == "out" else set()
-    if unknown := sorted(set(arguments) - names):
-        msg = f"{op.name} has no argument {unknown[0]!r}"
-        raise UnknownName(msg, fix=f"use {', '.join(op.parameters)}")
-    required = {p.name for p in op.signature.parameters if p.default is REQUIRED}
-    if missing := sorted(required - set(arguments)):
-        msg = f"a call of {op.name} needs {', '.join(map(repr, missing))}"
-        raise UnknownName(msg, fix="give every argument that has no default")
 
 
 def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = ()) -> Device:

@@ -29,6 +29,7 @@ from trivet.contracts import (
 from trivet.selection.authority import Policy
 from trivet.selection.choose import choose
 from trivet.selection.facts import Call, decide, normalise
+from trivet.selection.on_call import on_call
 from trivet.settings import Settings
 
 NORM, ROTARY = OPS["rms_norm"], OPS["rotary_embedding"]
@@ -194,7 +195,7 @@ def test_arms_are_tried_in_order_however_prefixes_are_factored(case):
         for t in domain
     )
     choice = choose(op, "functional", facts, list(candidates(op, domains)), Policy(Settings()))
-    (runs,) = [r.provider for r in choice.on_call(arguments) if r.verdict == "runs"] or ["none"]
+    (runs,) = [r.provider for r in on_call(choice, arguments) if r.verdict == "runs"] or ["none"]
     bound = build(choice)
     if runs == "reference":
         assert first is None or conservative

@@ -153,9 +153,17 @@ class Binder:
         """The callable of a call site that promises these facts."""
         choice = self.choose(name, facts, policy)
         made = finish(choice, name, policy.settings, counts, grad=not facts)
-        for arm in choice.arms:
-            LOG.info("%s -> %s", name, arm.provider)
+        announce(name, choice)
         return made
+
+
+def announce(name: str, choice: Choice) -> None:
+    """Says in the log who runs a site, and as a warning who was asked for and cannot."""
+    for row in choice.rows:
+        if row.preferred and row.elsewhere:
+            LOG.warning("%s does not run as asked: %s", name, row)
+    for arm in choice.arms:
+        LOG.info("%s -> %s", name, arm.provider)
 
 
 def finish(

@@ -86,7 +86,9 @@ def _refusal(choice: Choice) -> Callable[..., NoReturn]:
     def refuse(*values: Any, out: Any = None) -> NoReturn:
         arguments = dict(zip(op.signature.names(), values, strict=True)) | {"out": out}
         msg = f"no implementation of {op.name} accepts this call"
-        trace = choice.on_call(arguments)
+        from trivet.selection.on_call import on_call  # only where a call is refused
+
+        trace = on_call(choice, arguments)
         raise NoImplementation(msg, trace=trace, operator=op.name, fix="see the reasons above")
 
     return refuse

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
@@ -16,7 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from trivet.binding.binder import Binder, Prefer, finish, lacking
+from trivet.binding.binder import Binder, Prefer, announce, finish, lacking
 from trivet.binding.observe import Counts
 from trivet.binding.prepared import Handle, prepare
 from trivet.binding.snapshot import changes, snapshot
@@ -30,8 +29,6 @@ from trivet.selection import lock as locks
 from trivet.selection.authority import Policy
 from trivet.selection.choose import Choice, Row, Trace
 from trivet.settings import Settings, read
-
-LOG = logging.getLogger("trivet.bind")
 
 Sites = Mapping[str, tuple[str, Mapping[str, Any]]]
 
@@ -87,7 +84,7 @@ class Plan:
         self.__dict__.update({n: self._tables[tables.keys[0]].__dict__[n] for n in self.sites})
         self._made = True
         for site in self.sites.values():
-            LOG.info("%s: %s -> %s", site.name, site.target, [a.provider for a in site.choice.arms])
+            announce(f"{site.name}: {site.target}", site.choice)
 
     def __setattr__(self, name: str, value: object) -> None:
         if "_made" in self.__dict__:

@@ -19,6 +19,7 @@ from trivet.binding.prepared import prepare
 from trivet.contracts.declaration import Operator
 from trivet.contracts.signature import REQUIRED
 from trivet.selection.choose import Arm
+from trivet.selection.on_call import on_call
 
 BLOCK_SECONDS: Final = 2e-3
 """How long one timed block lasts at least; shorter calls are repeated within it."""
@@ -71,7 +72,7 @@ def select(
     """
     policy = binder.policy(prefer={op.name: provider})
     choice = binder.choose(name, _facts(op, arguments), policy)
-    row = next(r for r in choice.on_call(arguments) if r.provider == provider)
+    row = next(r for r in on_call(choice, arguments) if r.provider == provider)
     if row.verdict != "runs":
         why = row.note.rpartition(", but ")[2] if row.elsewhere else "outside its domain"
         return f"{why}: {row.reason}"

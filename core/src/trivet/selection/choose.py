@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from trivet.plugins.offer import Offer
 from trivet.plugins.verification import REFERENCE, Implementation, reference
 from trivet.selection.authority import Policy
 from trivet.selection.derive import derive
-from trivet.selection.facts import Call, Facts, decide
+from trivet.selection.facts import Facts, decide
 
 LOG: Final = logging.getLogger("trivet.bind")
 
@@ -116,26 +116,6 @@ class Choice:
     def settled(self) -> bool:
         """Whether one arm remains that needs no guard."""
         return len(self.arms) == 1 and not self.arms[0].terms
-
-    def on_call(self, arguments: Mapping[str, Any]) -> list[Row]:
-        """The trace for one call, real or fake tensors: which arm would run, and why not others."""
-        rows, taken = [], False
-        defaults = {p.name: p.default for p in self.operator.signature.parameters}
-        arguments = defaults | dict(arguments)
-        for row in self.rows:
-            arm = next((a for a in self.arms if a.provider == row.provider), None)
-            if arm is None:
-                rows.append(row)
-                continue
-            call = Call(self.operator, arguments)
-            decisions = [(t, decide(self.operator, t, call)) for t in arm.terms]
-            reasons = [f"{t} cannot be decided" if d is None else d for t, d in decisions]
-            if failed := [r for r in reasons if isinstance(r, str)]:
-                rows.append(replace(row, verdict="no", reason=failed[0]))
-            else:
-                rows.append(replace(row, verdict="yes" if taken else "runs", reason=""))
-                taken = True
-        return rows
 
 
 def choose(

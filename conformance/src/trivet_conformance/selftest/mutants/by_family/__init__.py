@@ -1,0 +1,1 @@
+"""Wrong variants, each file for the family that must kill them."""

@@ -1,0 +1,1 @@
+"""Legal variants: they differ from the reference and every family accepts them."""
