@@ -99,13 +99,15 @@ def test_a_site_that_somebody_moved_to_the_reference_says_who(path, monkeypatch)
     shown = call("--model", path, "--observe", "--max-tokens", 2, "--prompt", "a").stdout
     reason = "preferred by TRIVET_PROVIDERS paged_attention"
     assert f"  attention, trivet explain paged_attention: {reason}\n" in shown
-    report = answers("--model", path, "--max-tokens", 1, "--strict")
-    assert {"name": "strict", "value": True, "source": "command line"} in report["settings"]
+    report = answers("--model", path, "--max-tokens", 1)
     assert {
         "name": "trivet.providers",
         "value": "paged_attention=reference",
         "source": "TRIVET_PROVIDERS",
     } in report["settings"]
+    monkeypatch.delenv("TRIVET_PROVIDERS")
+    report = answers("--model", path, "--max-tokens", 1, "--strict")
+    assert {"name": "strict", "value": True, "source": "command line"} in report["settings"]
 
 
 def test_times_are_taken_where_they_are_asked_for(path, tmp_path):

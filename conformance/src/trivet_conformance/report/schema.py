@@ -48,6 +48,8 @@ def _fits(value: object, wanted: Mapping[str, Any]) -> bool:
     """Whether a value has the type that is wanted, or is one of the words, at every depth."""
     if "enum" in wanted:
         return value in wanted["enum"]
+    if isinstance(wanted.get("type"), list):
+        return any(_fits(value, {**wanted, "type": one}) for one in wanted["type"])
     types = _TYPES.get(wanted.get("type", ""), (object,))
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         return "type" not in wanted

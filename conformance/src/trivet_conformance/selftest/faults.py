@@ -82,6 +82,6 @@ def _with_fault(target: Target, fault: Fault, at: int) -> Target:
         made = claim.function(*args, **kwargs)
         return fault(made) if next(counted) == at else made
 
-    broken = replace(target.implementation, claim=replace(claim, function=function))
+    broken = replace(target.implementation, claim=claim.of(function))
     siblings = tuple(broken if s is target.implementation else s for s in target.siblings)
     return replace(target, implementation=broken, siblings=siblings)

@@ -97,9 +97,9 @@ def kv_cache_write(  # the cache is six tensors and a choice
     keep = flat >= 0
     first = keep.to(torch.uint8).argmax(0, keepdim=True)
     slot = torch.where(keep, flat, flat.index_select(0, first).clamp_min(0))
+    place = (slot // k_cache.shape[1], slot % k_cache.shape[1])  # caches may have gaps
     for source, cache in ((k, k_cache), (v, v_cache)):
         given = source.reshape(-1, *width).to(cache.dtype)
         rows = torch.where(keep[:, None, None], given, given.index_select(0, first))
-        target = cache.view(capacity, *width)
-        rows = torch.where(keep.any(), rows, target.index_select(0, slot))
-        target.index_copy_(0, slot, rows)
+        rows = torch.where(keep.any(), rows, cache[place])
+        cache.index_put_(place, rows)
