@@ -19,10 +19,7 @@ from report import Row, publish
 from torch import Tensor
 
 from trivet.contracts import implements
-from trivet_conformance.calls.calling import invoke, on_cpu
-from trivet_conformance.families.case import claimed
-from trivet_conformance.families.value import points
-from trivet_conformance.judging.statistics import (
+from trivet.judging.statistics import (
     FINITE,
     Allowance,
     Errors,
@@ -30,6 +27,9 @@ from trivet_conformance.judging.statistics import (
     kinds,
     rounding,
 )
+from trivet_conformance.calls.calling import invoke, on_cpu
+from trivet_conformance.families.case import claimed
+from trivet_conformance.families.value import points
 from trivet_conformance.judging.truth import Bench, Disagreement, Truth
 from trivet_conformance.selftest.mutants.attention_loop import Loop, softmax
 from trivet_conformance.subject.subject import Target, from_functions

@@ -13,8 +13,8 @@ from test_report_views import report
 
 from trivet.catalogue.norm import rms_norm
 from trivet.contracts import implements
+from trivet.judging.statistics import Allowance
 from trivet_conformance import Status, from_functions, run
-from trivet_conformance.judging.statistics import Allowance
 from trivet_conformance.judging.worst import Worst, among, apart, beyond
 from trivet_conformance.report import lines
 from trivet_conformance.report.page import page

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from trivet.contracts.declaration import Operator
+from trivet.judging.statistics import same_bits
 from trivet_conformance.calls.points import Point
-from trivet_conformance.judging.statistics import same_bits
 
 GUARD: Final = 64
 """Canary elements on either side; also keeps a view's offset a multiple of 64 bytes."""

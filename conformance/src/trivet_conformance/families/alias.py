@@ -17,6 +17,7 @@ from torch import Tensor
 
 from trivet.binding.checks import Watch, check_inputs
 from trivet.errors import DomainError
+from trivet.judging.statistics import same_bits
 from trivet.plugins.verification import Implementation
 from trivet.selection.derive import derive
 from trivet_conformance.calls.calling import (
@@ -35,7 +36,6 @@ from trivet_conformance.families.case import (
     value_finding,
 )
 from trivet_conformance.judging.judge import judge, settle
-from trivet_conformance.judging.statistics import same_bits
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trivet.judging.statistics import same_bits
 from trivet_conformance.calls.calling import ProviderFault, compute
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point
 from trivet_conformance.judging.judge import judge, settle
-from trivet_conformance.judging.statistics import same_bits
 from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trivet.devices import Device
 from trivet.errors import TrivetError
+from trivet.judging.statistics import same_bits
 from trivet.selection.facts import Call, decide
 from trivet.settings import read
 from trivet_conformance.calls.calling import ProviderFault, copied, invoke, on_cpu
@@ -31,7 +32,6 @@ from trivet_conformance.families.case import (
     on_bases,
 )
 from trivet_conformance.judging.judge import judge
-from trivet_conformance.judging.statistics import same_bits
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target

@@ -19,6 +19,7 @@ import torch
 from trivet.contracts.declaration import Operator
 from trivet.contracts.signature import Parameter
 from trivet.errors import DomainError
+from trivet.judging.statistics import same_bits
 from trivet.settings import read
 from trivet_conformance.calls.calling import ProviderFault, copied, foreign, invoke, on_cpu
 from trivet_conformance.calls.grid import is_dtype
@@ -30,7 +31,6 @@ from trivet_conformance.families.case import (
 )
 from trivet_conformance.families.dispatch import facts_of
 from trivet_conformance.judging.judge import judge
-from trivet_conformance.judging.statistics import same_bits
 from trivet_conformance.judging.truth import Bench, Truth
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target

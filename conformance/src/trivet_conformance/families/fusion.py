@@ -16,6 +16,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from trivet.contracts.declaration import Operator
+from trivet.judging.statistics import errors, same_bits
 from trivet_conformance.calls.calling import ProviderFault, copied, foreign, on_cpu
 from trivet_conformance.calls.layouts import Layout
 from trivet_conformance.calls.points import Point, supplied
@@ -25,7 +26,6 @@ from trivet_conformance.families.case import (
     on_bases,
 )
 from trivet_conformance.judging.judge import judge, settle
-from trivet_conformance.judging.statistics import errors, same_bits
 from trivet_conformance.judging.truth import Bench, Disagreement, Truth
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target

@@ -18,6 +18,7 @@ from torch import Tensor
 from trivet.contracts.declaration import Operator
 from trivet.contracts.terms import Term
 from trivet.errors import DomainError
+from trivet.judging.statistics import same_bits
 from trivet.plugins.verification import REFERENCE
 from trivet_conformance.calls.calling import Outcome, ProviderFault, compute, invoke, on_cpu
 from trivet_conformance.calls.domain import breaks
@@ -32,7 +33,6 @@ from trivet_conformance.families.case import (
     unclaimed,
 )
 from trivet_conformance.judging.judge import judge, settle
-from trivet_conformance.judging.statistics import same_bits
 from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target

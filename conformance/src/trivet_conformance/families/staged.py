@@ -19,6 +19,7 @@ from trivet.binding.plan import Plan
 from trivet.binding.prepared import Handle
 from trivet.binding.step import Step
 from trivet.errors import OrderError
+from trivet.judging.statistics import same_bits
 from trivet_conformance.calls.calling import ProviderFault, copied, foreign, invoke, on_cpu
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point
@@ -30,7 +31,6 @@ from trivet_conformance.families.case import (
 )
 from trivet_conformance.families.dispatch import facts_of
 from trivet_conformance.judging.judge import judge
-from trivet_conformance.judging.statistics import same_bits
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
 from trivet_conformance.subject.subject import Target

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from trivet.contracts.cases import Scores
 from trivet.contracts.declaration import Operator
-from trivet_conformance.judging.statistics import FINITE, NAN, errors, kinds, rounding, same_bits
+from trivet.judging.choices import open_candidates, possible_score
+from trivet.judging.statistics import FINITE, NAN, errors, kinds, rounding, same_bits
 from trivet_conformance.judging.truth import Truth
 from trivet_conformance.judging.worst import Worst, among, as_json, beyond
 from trivet_conformance.result import Finding, Status
@@ -86,18 +87,10 @@ def _choice(truth: Truth, i: int, result: Tensor) -> Verdict:
     if bool(wild.any()):
         worst = among(wild, i, result, right, single=True)
         return _placed(f"no candidate, of {scores.upper.shape[-1]}", worst)
-    wrong = differ & ~_open(scores).gather(-1, at.unsqueeze(-1)).squeeze(-1)
+    wrong = differ & ~open_candidates(scores).gather(-1, at.unsqueeze(-1)).squeeze(-1)
     if bool(wrong.any()):
         return _placed("another choice", among(wrong, i, result, right, single=True))
     return Verdict(notes=(f"{int(differ.sum())} close choices were decided differently",))
-
-
-def _open(scores: Scores) -> Tensor:
-    """The candidates that may be chosen: their upper bound reaches the largest lower one."""
-    nan = scores.upper.isnan()
-    best = scores.lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    reached = scores.upper >= best.amax(-1, keepdim=True)
-    return torch.where(nan.any(-1, keepdim=True), nan, reached)
 
 
 def _score_of_choice(scores: Scores | None, i: int, right: Tensor, result: Tensor) -> Verdict:
@@ -105,10 +98,7 @@ def _score_of_choice(scores: Scores | None, i: int, right: Tensor, result: Tenso
     if scores is None:
         wrong = ~same_bits(result, right.to(result.dtype), any_nan=True)
     else:
-        low, high = scores.lower.amax(-1), scores.upper.amax(-1)  # a NaN wins here, too
-        low, high = low.to(result.dtype), high.to(result.dtype)
-        inside = (result >= low) & (result <= high)
-        wrong = ~(inside | (result.isnan() & high.isnan()))
+        wrong = ~possible_score(scores, result)
     if not bool(wrong.any()):
         return Verdict()
     return _placed("another score", among(wrong, i, result, right, single=True))
@@ -203,7 +193,7 @@ def _wrong_choices(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
     if scores is None:
         yield "another index", right + 1
         return
-    count, possible = scores.upper.shape[-1], _open(scores)
+    count, possible = scores.upper.shape[-1], open_candidates(scores)
     yield "an index past the end", torch.full_like(right, scores.first + count)
     moved = (right - scores.first + 1) % count
     if not bool(possible.gather(-1, moved.unsqueeze(-1)).all()):

@@ -17,34 +17,25 @@ from torch import Tensor
 from trivet.contracts.cases import Scores
 from trivet.contracts.declaration import Operator
 from trivet.errors import DeclarationError
-from trivet_conformance.calls.calling import compute, in_float64
-from trivet_conformance.calls.mixes import is_ordinary
-from trivet_conformance.calls.points import Point, arguments
-from trivet_conformance.judging.statistics import (
+from trivet.judging.statistics import (
+    DRAWS,
     FINITE,
+    MORE_DRAWS,
+    SMALL,
     Allowance,
     Errors,
     errors,
+    judged_elements,
     kinds,
     row_errors,
     same_bits,
 )
-
-DRAWS: Final = 8
-"""Fresh draws of the reference; from one alone legal code is refused (its bias may be lucky)."""
-
-MORE_DRAWS: Final = 24
-"""Draws where results are small: few numbers may all be lucky."""
-
-SMALL: Final = 256
-"""Elements below which results are small."""
+from trivet_conformance.calls.calling import compute, in_float64
+from trivet_conformance.calls.mixes import is_ordinary
+from trivet_conformance.calls.points import Point, arguments
 
 AGREE: Final = 2.0**-36
 """How far oracle and reference may be apart in float64, by the row's scale."""
-
-
-BLUNT: Final = 1 / 16
-"""A reference that is off by this much of a row's scale cannot say what is right there."""
 
 
 class Disagreement(Exception):
@@ -155,7 +146,9 @@ class Bench:
                 raise Disagreement(f"oracle and reference choose differently at {point.text}")
             return Truth(point, given, oracle, native, scores=_scores(op, wide))
         oracle, settled, notes = self._oracle(op, point, wide, native)
-        judged = tuple(_judged(n, o) & s for n, o, s in zip(native, oracle, settled, strict=True))
+        judged = tuple(
+            judged_elements(n, o) & s for n, o, s in zip(native, oracle, settled, strict=True)
+        )
         own = [errors(*row) for row in zip(native, oracle, judged, strict=True)]
         allowances = self._budget(op, point, own, native)
         return Truth(point, given, oracle, native, allowances, settled, judged, notes=notes)
@@ -192,7 +185,9 @@ class Bench:
             fresh = _arguments(op, point, self.seed, draw)
             right = _run(op, "reference", in_float64(fresh))
             near = _run(op, "reference", _transposed(fresh) if draw % 2 else fresh)
-            found.append([errors(n, o, _judged(n, o)) for n, o in zip(near, right, strict=True)])
+            found.append(
+                [errors(n, o, judged_elements(n, o)) for n, o in zip(near, right, strict=True)]
+            )
         return tuple(
             Allowance.from_native(Errors.worst(column), result.dtype, op.budget.factor)
             for column, result in zip(zip(*found, strict=True), native, strict=True)
@@ -266,16 +261,6 @@ def _agree(
             raise Disagreement(text)
         notes.append(text)
     return tuple(settled), tuple(notes)
-
-
-def _judged(native: Tensor, oracle: Tensor) -> Tensor:
-    """Elements whose value counts.
-
-    They are finite in the oracle and in the reference, and in a row in which the reference is
-    near the oracle; where it overflowed or underflowed on the way, any value would do.
-    """
-    finite = (kinds(oracle) == FINITE) & (kinds(native) == FINITE)
-    return finite & (row_errors(native, oracle, finite) <= BLUNT)
 
 
 def _same_choice(a: Tensor, b: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from trivet_conformance.judging.statistics import Allowance, errors_of_rows
+from trivet.judging.statistics import Allowance, errors_of_rows
 
 DIGITS: Final = (3, 6, 9, 17)
 """Significant digits to try until two numbers read differently."""

@@ -21,6 +21,8 @@ from torch import overrides
 from torch.utils import _python_dispatch as dispatch
 
 import trivet.binding.checks
+import trivet.judging.choices
+import trivet.judging.statistics
 
 KIT: Final = __name__.partition(".")[0]
 _MISSING: Final = object()
@@ -142,6 +144,8 @@ def _names() -> Iterator[Name]:
         (math, "math"),
         (builtins, "builtins"),
         (trivet.binding.checks, "trivet.binding.checks"),
+        (trivet.judging.choices, "trivet.judging.choices"),
+        (trivet.judging.statistics, "trivet.judging.statistics"),
     ]
     plain += [(m, n) for n, m in sys.modules.items() if n.partition(".")[0] == KIT]
     for owner, label in plain:

@@ -13,13 +13,13 @@ from typing import Final
 import torch
 
 from trivet.contracts.declaration import ACTIVATION
+from trivet.judging.statistics import same_bits
 from trivet_conformance.calls import grid
 from trivet_conformance.calls.calling import ProviderFault, compute, invoke, one_thread
 from trivet_conformance.calls.layouts import Layout
 from trivet_conformance.calls.points import Point, make
 from trivet_conformance.families import value
 from trivet_conformance.families.case import claimed
-from trivet_conformance.judging.statistics import same_bits
 from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.subject.subject import Subject, Target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trivet_conformance.judging.statistics import (
+from trivet.judging.statistics import (
     BIAS_ELEMENTS,
     NAN,
     NEGATIVE,

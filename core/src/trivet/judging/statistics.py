@@ -19,6 +19,18 @@ from torch import Tensor
 BIAS_ELEMENTS: Final = 1024
 """Fewer elements than this say nothing about a bias."""
 
+BLUNT: Final = 1 / 16
+"""A reference that is off by this much of a row's scale cannot say what is right there."""
+
+DRAWS: Final = 8
+"""Fresh draws of the reference; from one alone legal code is refused (its bias may be lucky)."""
+
+MORE_DRAWS: Final = 24
+"""Draws where results are small: few numbers may all be lucky."""
+
+SMALL: Final = 256
+"""Elements below which results are small."""
+
 FINITE, NAN, POSITIVE, NEGATIVE = range(4)
 
 
@@ -165,3 +177,13 @@ def same_bits(a: Tensor, b: Tensor, *, any_nan: bool = False) -> Tensor:
     if any_nan and a.dtype.is_floating_point:
         equal |= a.isnan() & b.isnan()
     return equal
+
+
+def judged_elements(native: Tensor, oracle: Tensor) -> Tensor:
+    """Elements whose value counts.
+
+    They are finite in the oracle and in the reference, and in a row in which the reference is
+    near the oracle; where it overflowed or underflowed on the way, any value would do.
+    """
+    finite = (kinds(oracle) == FINITE) & (kinds(native) == FINITE)
+    return finite & (row_errors(native, oracle, finite) <= BLUNT)
