@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from trivet_conformance.cli.listing import list_
-from trivet_conformance.cli.mustpass import mustpass
 from trivet_conformance.cli.reports import COMMANDS
 from trivet_conformance.cli.run import preflight, run
 from trivet_conformance.cli.selftest import selftest
+from trivet_conformance.cli.write_mustpass import mustpass
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

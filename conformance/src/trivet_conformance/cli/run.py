@@ -17,8 +17,9 @@ from trivet_conformance.cli.options import AS_JSON, PLUGIN, progress_bar
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.report.errors import ReportError
 from trivet_conformance.report.junit import to_junit
-from trivet_conformance.report.lines import loading_ended, read
+from trivet_conformance.report.lines import read
 from trivet_conformance.report.table import show_summary
+from trivet_conformance.report.verdict import loading_ended
 from trivet_conformance.result import BAD
 from trivet_conformance.running.drive import LIMIT, Driver
 from trivet_conformance.running.session import Options, Session

@@ -19,7 +19,7 @@ from trivet.binding.checks import Watch, check_inputs
 from trivet.errors import DomainError
 from trivet.judging.statistics import same_bits
 from trivet.plugins.verification import Implementation
-from trivet.selection.derive import derive
+from trivet.selection.derive import NEAREST, derive
 from trivet_conformance.calls.calling import (
     Outcome,
     ProviderFault,
@@ -43,12 +43,6 @@ from trivet_conformance.subject.subject import Target
 NAME: Final = "alias"
 LEVEL: Final = "L1"
 TOKENS: Final = 6
-FORMS: Final = ("functional", "inplace", "out")
-_NEAREST: Final = {
-    "functional": ("functional", "out", "inplace"),
-    "inplace": ("inplace", "out", "functional"),
-    "out": ("out", "functional", "inplace"),
-}
 
 
 def cases(target: Target, bench: Bench) -> Iterator[Case]:
@@ -62,7 +56,7 @@ def cases(target: Target, bench: Bench) -> Iterator[Case]:
                 run = partial(_finding, target, bench, point, layout, form, function)
                 yield Case(name, point.dtype_text, run)
         yield from _equal_arguments(target, bench, point, home)
-        yield from _written_rules(target, bench, point)
+        yield from _rules_of_written_arguments(target, bench, point)
 
     return on_bases(target, bench, TOKENS, 1 if bench.quick else 2, making)
 
@@ -76,7 +70,7 @@ def forms(target: Target) -> Iterator[tuple[str, Callable[..., Any]]]:
     if op.inplace_only:
         yield "inplace", own.function
         return
-    for form in FORMS:
+    for form in NEAREST:
         if _nearest(target, form) is own:
             made = derive(op, own.form, form, own.function)
             if not isinstance(made, str):
@@ -86,7 +80,7 @@ def forms(target: Target) -> Iterator[tuple[str, Callable[..., Any]]]:
 def _nearest(target: Target, form: str) -> Implementation:
     """The implementation of this provider from which an engine gets a form."""
     supplied = {i.form: i for i in target.siblings}
-    return next(supplied[f] for f in _NEAREST[form] if f in supplied)
+    return next(supplied[f] for f in NEAREST[form] if f in supplied)
 
 
 def _label(target: Target, form: str) -> str:
@@ -238,7 +232,7 @@ def _one_tensor(
     return settle(target.op, truth, judge(target.op, truth, on_cpu(outcome.results)))
 
 
-def _written_rules(target: Target, bench: Bench, point: Point) -> Iterator[Case]:
+def _rules_of_written_arguments(target: Target, bench: Bench, point: Point) -> Iterator[Case]:
     """Core refuses calls whose written arguments overlap or repeat, before a kernel sees them."""
     op = target.op
     for name in op.written(target.form):

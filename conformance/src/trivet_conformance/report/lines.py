@@ -17,6 +17,7 @@ import trivet
 from trivet_conformance.report.environment import environment
 from trivet_conformance.report.errors import ReportError
 from trivet_conformance.report.schema import problem
+from trivet_conformance.report.verdict import in_order, why_not
 from trivet_conformance.result import BAD, Result, Status
 from trivet_conformance.suite.version import SUITE
 
@@ -24,8 +25,6 @@ SCHEMA: Final = 1
 LINES: Final = "report.jsonl"
 SUMMARY: Final = "summary.json"
 _AGAIN: Final = "restore the file, or run again"
-AROUND: Final = ("load", "harness")
-"""Families of checks around the calls: alone they show nothing of an implementation."""
 
 
 class Writer:
@@ -174,35 +173,6 @@ def cells(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], Cell]
             key = str(row["operator"]), str(row["provider"]), str(row["family"])
             found.setdefault(key, Cell()).add(row)
     return found
-
-
-def in_order(head: Mapping[str, Any], results: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether nothing of a run is wrong, and something of an implementation was judged.
-
-    Only a run of level L0 judges nothing but what is around the calls.
-    """
-    around = () if head.get("level") == "L0" else AROUND
-    results = list(results)
-    judged = {Status.PASS, Status.REFUSED_OK}
-    return not any(r["status"] in BAD or loading_ended(r) for r in results) and any(
-        r["status"] in judged and r["family"] not in around for r in results
-    )
-
-
-def loading_ended(row: Mapping[str, Any]) -> bool:
-    """Whether a result says that the plugin cannot be used here, and nothing of it is wrong."""
-    plugin = (row["family"], row.get("operator")) == ("load", "plugin")
-    return plugin and str(row["status"]) == Status.NOT_RUN.value
-
-
-def why_not(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
-    """Why a run is not in order, in a few words; empty where it is."""
-    if in_order(head, results):
-        return ""
-    if bad := sum(r["status"] in BAD for r in results):
-        return f"{bad} check{'s fail' if bad > 1 else ' fails'}"
-    reasons = [str(r["reason"]) for r in results if loading_ended(r)]
-    return ": ".join(["no implementation was judged", *reasons[:1]])
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

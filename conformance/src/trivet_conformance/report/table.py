@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trivet_conformance.families import FAMILIES
-from trivet_conformance.report.lines import AROUND
 from trivet_conformance.report.problems import told
+from trivet_conformance.report.verdict import NO_CALLS
 from trivet_conformance.result import BAD, Status
 from trivet_conformance.selftest.selftest import Outcome
 
@@ -28,7 +28,7 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
     if operators:
         console.print(table)
     families = _counting("family")
-    for family in (*AROUND, *FAMILIES):
+    for family in (*NO_CALLS, *FAMILIES):
         rows = _of_family(summary, family)
         if rows:
             families.add_row(family, *_counted(rows))
@@ -55,7 +55,7 @@ def _counting(*names: str) -> Table:
 
 
 def _of_calls(providers: Mapping[str, Mapping[str, Any]]) -> bool:
-    return any(family not in AROUND for row in providers.values() for family in row)
+    return any(family not in NO_CALLS for row in providers.values() for family in row)
 
 
 def _of_family(summary: Mapping[str, Any], family: str) -> dict[str, Mapping[str, Any]]:

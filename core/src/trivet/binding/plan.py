@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from trivet.binding.binder import Binder, Prefer, announce, finish, lacking
+from trivet.binding.made_under import changes, snapshot
 from trivet.binding.observe import Counts
 from trivet.binding.prepared import Handle, prepare
-from trivet.binding.snapshot import changes, snapshot
 from trivet.binding.step import SemanticStep, Step, no_site
 from trivet.binding.step_tables import Site, Tables, is_word, refuse_reserved
 from trivet.contracts.names import need_names

@@ -15,7 +15,7 @@ from trivet.errors import NoImplementation
 from trivet.plugins.offer import Offer
 from trivet.plugins.verification import REFERENCE, Implementation, reference
 from trivet.selection.authority import Policy
-from trivet.selection.derive import derive
+from trivet.selection.derive import NEAREST, derive
 from trivet.selection.facts import Facts, decide
 
 LOG: Final = logging.getLogger("trivet.bind")
@@ -176,13 +176,6 @@ def choose(
     return Choice(op, form, facts, tuple(arms), tuple(rows), overruled)
 
 
-_NEAREST = {
-    "functional": ("functional", "out", "inplace"),
-    "inplace": ("inplace", "out", "functional"),
-    "out": ("out", "functional", "inplace"),
-}
-
-
 def _by_provider(candidates: Sequence[Implementation], form: str) -> dict[str, Implementation]:
     """For each provider, in order, the implementation whose form is nearest to the wanted one."""
     nearest: dict[str, Implementation] = {}
@@ -195,7 +188,7 @@ def _by_provider(candidates: Sequence[Implementation], form: str) -> dict[str, I
 
 def _distance(form: str, wanted: str) -> int:
     """How far a form is from the wanted one; a form that is not known is the furthest."""
-    order = _NEAREST[wanted]
+    order = NEAREST[wanted]
     return order.index(form) if form in order else len(order)
 
 

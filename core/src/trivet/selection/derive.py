@@ -16,6 +16,13 @@ from trivet.contracts.declaration import Operator, Output
 from trivet.contracts.names import missing_form
 from trivet.selection.texts import compile_function
 
+NEAREST = {
+    "functional": ("functional", "out", "inplace"),
+    "inplace": ("inplace", "out", "functional"),
+    "out": ("out", "functional", "inplace"),
+}
+"""For each form, from which ones it is made, the best first."""
+
 SUFFIX = {"functional": "", "inplace": "_", "out": "_out"}
 
 _made: dict[tuple[object, Operator, str, str], Callable[..., Any]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trivet.binding.torch_modes import modes
+from trivet.binding.numerics_modes import modes
 from trivet.plugins.metadata import candidates
 from trivet.selection.authority import current_context
 from trivet.selection.differences import ABSENT, differences
