@@ -147,6 +147,7 @@ class PromiseBroken(OperatorError):
     """A fact promised to ``bind`` or ``plan`` was not true of a call (``TRIVET_CHECK=1``)."""
 
     cause = "The engine binds with facts that do not hold for every call of that site."
+    command = "trivet explain OPERATOR"
 
 
 class GradUnsupported(OperatorError):
@@ -168,7 +169,7 @@ class LockMismatch(TrivetError):
     """What would be chosen now differs from what the lock file recorded."""
 
     cause = "A package, setting or machine changed since the lock was written."
-    command = "trivet plan --lock FILE"
+    command = "trivet plan SITES --lock FILE"
 
     def __init__(self, what: str, *, fields: Iterable[str] = (), fix: str = "") -> None:
         self.fields = tuple(fields)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trivet_conformance.report import lines
+from trivet_conformance.report import lines, verdict
 from trivet_conformance.report.errors import ReportError
 from trivet_conformance.result import BAD
 
@@ -49,7 +49,7 @@ class Stored:
     @property
     def ok(self) -> bool:
         """Whether something was judged, nothing is wrong, and the run came to its end."""
-        return not self.cut and lines.in_order(self.head, self.results)
+        return not self.cut and verdict.in_order(self.head, self.results)
 
     @property
     def name(self) -> str:

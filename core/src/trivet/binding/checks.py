@@ -231,12 +231,16 @@ def check_promises(
     for path, promised in facts.values.items():
         if (problem := _unkept(call, path, promised)) is not None:
             msg = f"{op.name} ({who}): promised {path} = {promised}, got {problem}"
-            raise PromiseBroken(msg, fix="bind that call site with facts that hold for it")
+            raise PromiseBroken(
+                msg, operator=op.name, fix="bind that call site with facts that hold for it"
+            )
     for term, expected in decided.items():
         found = decide(op, term, call)
         if (found is True) != expected:
             msg = f"{op.name} ({who}): this step promised {term} to be {expected}, it is {found}"
-            raise PromiseBroken(msg, fix="pass the sizes of this call to plan.at(...)")
+            raise PromiseBroken(
+                msg, operator=op.name, fix="pass the sizes of this call to plan.at(...)"
+            )
 
 
 def _unkept(call: Call, path: str, promised: Any) -> object | None:

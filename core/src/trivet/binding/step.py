@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trivet.binding.prepared import Handle, replace_handles
 from trivet.binding.step_tables import Site
+from trivet.contracts.terms import Term
 from trivet.errors import NoImplementation, OrderError, UnknownName
 from trivet.plugins.verification import reference
 from trivet.selection.choose import Choice
@@ -100,8 +101,16 @@ class Step:
         if not choice.settled:
             undecided = choice.arms[0].terms
             msg = f"site {site!r} is still guarded on {' and '.join(map(str, undecided))}"
-            raise OrderError(msg, fix="pass the sizes to plan.at(...), or state them as facts")
+            raise OrderError(msg, fix=_settling(undecided))
         return choice
+
+
+def _settling(undecided: Iterable[Term]) -> str:
+    """What settles terms: sizes of the step, and facts of the site."""
+    facts = [p for t in undecided for p in t.paths if "." in p or t.about == "tensor"]
+    named = ", ".join(dict.fromkeys(p if "." in p else f"{p}.contiguous" for p in facts))
+    known = f"state as facts of the site: {named}" if named else "state them as facts"
+    return f"{known}; sizes may be passed to plan.at(...)"
 
 
 def no_site(site: object, known: Iterable[str]) -> UnknownName:

@@ -172,7 +172,7 @@ def choose(
         raise NoImplementation(msg, trace=rows, operator=op.name, fix=_advice(policy, rows))
     overruled = policy.overruled(op.name, [r.provider for r in rows if r.verdict != "no"])
     if overruled:
-        LOG.info("%s: the lock overrides %s", op.name, overruled)
+        LOG.warning("%s: the lock overrides %s", op.name, overruled)
     return Choice(op, form, facts, tuple(arms), tuple(rows), overruled)
 
 
