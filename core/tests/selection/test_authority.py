@@ -205,3 +205,9 @@ def test_unknown_properties_are_refused(wrong):
     with pytest.raises(UnknownName) as caught, require(wrong):
         pass
     assert "batch_invariant" in caught.value.fix
+
+
+def test_a_list_that_names_a_form_is_told_that_it_is_for_all_forms():
+    dev = make_device(norm_small)
+    with pytest.raises(UnknownName, match="a form of 'rms_norm'"):
+        dev.bind("rms_norm", prefer={"rms_norm_out": "acme/small"})

@@ -135,6 +135,10 @@ class _Examination:
                  for line in discovery.report()]  # fmt: skip
         self.found["plugins"] = [line.to_json() for line in lines]
         self.notes += discovery.report().notes
+        self.notes += [
+            f"{line.plugin}: {detail}" for line in lines if line.usable for detail in line.details
+            if detail.startswith("default ")
+        ]  # fmt: skip
         for one in devices:
             self._offer(one)
 
@@ -195,8 +199,11 @@ class _Examination:
         for name, op in one.operators.items():
             ranked = self._attempt(partial(effective_order, one, name))
             ranked = [*one.providers()[name], REFERENCE] if ranked is None else ranked
+            refused = {r.provider for r in one.offer.refusals if r.operator == name}
+            refused -= {i.provider for i in one.offer.implementations if i.operator is op}
+            shown = [provider for provider in ranked if provider not in refused]
             row = {"operator": name, "version": op.version,
-                   "providers": ranked[:-1] if ranked[-1] == REFERENCE else ranked}  # fmt: skip
+                   "providers": shown[:-1] if shown[-1] == REFERENCE else shown}  # fmt: skip
             self.found["operators"].append(row)
             # the order lists of the settings are read against the providers that there are
             for line in self._attempt(partial(one.explain, name)) or ():

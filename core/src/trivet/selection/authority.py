@@ -176,6 +176,10 @@ class Policy:
         for given in lists:
             for operator, providers in given.items():
                 if operator != "*" and operator not in known:
+                    base = operator.removesuffix("_out").removesuffix("_")
+                    if base in known:
+                        msg = f"an order list names {operator!r}, a form of {base!r}"
+                        raise UnknownName(msg, fix=f"write {base}=...: a list is for all its forms")
                     raise _unknown("operator", operator, known, "trivet ops")
                 allowed = every if operator == "*" else [*known[operator], REFERENCE]
                 for provider in providers:
