@@ -21,6 +21,7 @@ PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 DISTS  := core plugins/cpu conformance
 META   := $(DISTS:%=%/pyproject.toml)
 NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
+CODE   := $(wildcard core/src/trivet/*.py core/src/trivet/*/*.py core/src/trivet/*/*/*.py docs/decisions/0*.md)
 
 .DELETE_ON_ERROR:
 .PHONY: demo test lint bench docs wheels soak clean
@@ -39,6 +40,10 @@ NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 .venv/.ready: .venv/.tools $(META) $(NATIVE)
 	$(PIP) --no-build-isolation --no-deps $(DISTS:%=-e %)
 	$(BIN)/python -m pip check
+	touch $@
+
+# the pages that are made from the code lie beside the others whenever something was run
+.venv/.pages: .venv/.ready docs/generate.py $(CODE)
 	$(BIN)/python docs/generate.py
 	touch $@
 
@@ -46,11 +51,11 @@ NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 	$(PIP) --group docs
 	touch $@
 
-demo: .venv/.ready
+demo: .venv/.pages
 	$(BIN)/python examples/llm --observe $(ARGS)
 
 # one process a core: the kit's own children are waited for, so that one alone leaves cores idle
-test: .venv/.ready
+test: .venv/.pages
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(JOBS) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 lint: .venv/.ready
@@ -66,8 +71,7 @@ bench: .venv/.ready
 soak: .venv/.ready
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
-docs: .venv/.docs
-	$(BIN)/python docs/generate.py
+docs: .venv/.docs .venv/.pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheels: .venv/.ready

@@ -70,7 +70,7 @@ def test_without_kernels_torch_and_the_references_remain(monkeypatch):
     found = plugin.trivet_implementations(this_machine())
     assert {f.__module__.rpartition(".")[0] for f in found} == {on_torch.__name__}
     targets = {claim.target.partition("@")[0] for f in found for claim in f.__trivet__}
-    assert targets == {"attention", "embedding", "linear", "linear_packed", "sample_token"}
+    assert targets >= {"attention", "embedding", "linear", "linear_packed", "sample_token"}
 
 
 def test_the_order_of_several_providers_is_the_one_written_down():
