@@ -14,7 +14,7 @@ import sys
 import tokenize
 from collections.abc import Callable
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -290,6 +290,7 @@ def loaded(code: str) -> list[Path]:
     return [Path(line) for line in done.stdout.splitlines()]
 
 
+@cache
 def sizes() -> dict[str, dict[str, int]]:
     """Lines of code by layer: all there are, and what each use loads."""
     table = {"all": sorted(CORE.rglob("*.py"))} | {use: loaded(code) for use, code in USES.items()}

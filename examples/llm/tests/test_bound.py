@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import trivet
 from llm import bound
 
 FACTS = {"dtype": "float32", "contiguous": True, "inter": 64}
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_caller(monkeypatch):
+    for name in [n for n in os.environ if n.startswith("TRIVET_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
