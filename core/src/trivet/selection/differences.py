@@ -59,7 +59,8 @@ def _choices_text(choices: Any, other: Any) -> str:
     for mine, its in zip(rows, others, strict=True):
         text = str(mine["provider"])
         if mine.get("when") != its.get("when"):
-            when = " and ".join(_term_text(t) for t in mine.get("when") or ())
+            given = mine.get("when") or []
+            when = " and ".join(map(_term_text, given if isinstance(given, list) else [given]))
             text += f" when {when}" if when else " always"
         if mine.get("digest") != its.get("digest"):
             text += f" of digest {mine.get('digest')}"
