@@ -6,25 +6,29 @@ This module has what operators and devices need; ``trivet.contracts.memory`` and
 
 from __future__ import annotations
 
-from trivet.contracts.cases import Budget, Cases, Relation, Scores
-from trivet.contracts.declaration import Operator, operator
-from trivet.contracts.device_info import DeviceInfo, Execution
-from trivet.contracts.implementation import Requirement, arch, device, feature, implements
-from trivet.contracts.terms import (
-    Term,
-    absent,
-    between,
-    contiguous,
-    divisible,
-    dtype,
-    equal,
-    offset_aligned,
-    one_of,
-    present,
-    rank,
-    rows,
-)
-from trivet.contracts.version import CONTRACT
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trivet.contracts.cases import Budget, Cases, Relation, Scores
+    from trivet.contracts.declaration import Operator, operator
+    from trivet.contracts.device_info import DeviceInfo, Execution
+    from trivet.contracts.implementation import Requirement, arch, device, feature, implements
+    from trivet.contracts.terms import (
+        Term,
+        absent,
+        between,
+        contiguous,
+        divisible,
+        dtype,
+        equal,
+        offset_aligned,
+        one_of,
+        present,
+        rank,
+        rows,
+    )
+    from trivet.contracts.version import CONTRACT
 
 __all__ = [
     "CONTRACT",
@@ -54,3 +58,15 @@ __all__ = [
     "rank",
     "rows",
 ]
+
+_HOMES: Final = ("version", "device_info", "cases", "terms", "implementation", "declaration")
+"""Modules that have these names, the cheapest first: discovery pays only for what it reads."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        modules = (importlib.import_module(f"{__name__}.{home}") for home in _HOMES)
+        globals()[name] = found = next(vars(m)[name] for m in modules if name in vars(m))
+        return found
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
