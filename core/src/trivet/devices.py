@@ -256,7 +256,7 @@ def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = (
         operators=offer.operators,
         implementations=offer.implementations,
         unmet=elsewhere(offer),
-        plugins=discovery.homes,
+        plugins={name: discovery.candidate(name).home for name in discovery.names},
         strict=strict,
         required=required,
     )

@@ -66,7 +66,5 @@ _HOMES: Final = ("version", "device_info", "cases", "terms", "implementation", "
 def __getattr__(name: str) -> Any:
     if name in __all__:
         modules = (importlib.import_module(f"{__name__}.{home}") for home in _HOMES)
-        globals()[name] = found = next(vars(m)[name] for m in modules if name in vars(m))
-        return found
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+        return globals().setdefault(name, next(vars(m)[name] for m in modules if name in vars(m)))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -110,11 +110,6 @@ class Discovery:
         """Names of all installed plugins, usable or not."""
         return tuple(self._entries)
 
-    @property
-    def homes(self) -> dict[str, str]:
-        """Distribution and version of all installed plugins, by name."""
-        return {name: entry.candidate.home for name, entry in self._entries.items()}
-
     def candidate(self, name: str) -> Candidate:
         """The metadata of a plugin; see ``line`` for what is raised."""
         return self._entry(name).candidate

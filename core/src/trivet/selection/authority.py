@@ -177,10 +177,10 @@ class Policy:
             for operator, providers in given.items():
                 if operator != "*" and operator not in known:
                     base = operator.removesuffix("_out").removesuffix("_")
-                    if base in known:
-                        msg = f"an order list names {operator!r}, a form of {base!r}"
-                        raise UnknownName(msg, fix=f"write {base}=...: a list is for all its forms")
-                    raise _unknown("operator", operator, known, "trivet ops")
+                    form = f", only a form of {base!r} (lists are for all forms)"
+                    raise _unknown(
+                        f"operator{form * (base in known)}", operator, known, "trivet ops"
+                    )
                 allowed = every if operator == "*" else [*known[operator], REFERENCE]
                 for provider in providers:
                     if provider not in allowed:
