@@ -195,12 +195,12 @@ def by_operator(ours: Ours, tasks: Sequence[Task]) -> list[Row]:
     plan, found = ours.model.plan, []
     for task in tasks:
         timed = Timed(plan)
-        ours.model.plan = timed  # type: ignore[assignment]
+        ours.model.plan, ours.model._at = timed, timed.at  # type: ignore[assignment]  # noqa: SLF001
         forget = timed.spent.clear if task.steps else (lambda: None)
         try:
             first, *steps = ours.seconds(task, time.thread_time, forget)
         finally:
-            ours.model.plan = plan
+            ours.model.plan, ours.model._at = plan, plan.at  # noqa: SLF001
         total = sum(steps) or first
         head = f"engine.{task.name}.share"
         for site, seconds in sorted(timed.spent.items(), key=lambda item: -item[1]):
