@@ -11,7 +11,7 @@ import torch
 from trivet.contracts import DeviceInfo, contiguous, dtype, implements, one_of
 from trivet.errors import DomainError, PluginBroken
 from trivet.kernels import triton as interpreted
-from trivet.kernels.triton.numerics import NARROW, convert, truncated
+from trivet.kernels.triton.interpreted.numerics import NARROW, convert, truncated
 
 REASON = interpreted.available()
 
@@ -59,9 +59,11 @@ def test_special_values_become_what_torch_makes_of_them(name):
 
 
 def test_an_untested_version_is_refused_with_what_was_tested(monkeypatch):
-    monkeypatch.setattr(interpreted, "find_spec", lambda _: object())
-    monkeypatch.setattr(interpreted, "_version", lambda: "99.1.0")
-    interpreted._interpreter.cache_clear()
+    from trivet.kernels.triton import interpreted as home
+
+    monkeypatch.setattr(home, "find_spec", lambda _: object())
+    monkeypatch.setattr(home, "_version", lambda: "99.1.0")
+    home.the_interpreter.cache_clear()
     with pytest.raises(PluginBroken, match=r"triton 99\.1\.0 .* tested with 3\.6, 3\.9"):
         interpreted.launcher(object())
 
@@ -132,7 +134,7 @@ def test_triton_is_left_as_it_was(kernels):
 def test_the_check_refuses_what_the_uncorrected_interpreter_does(kernels, monkeypatch):
     from triton.runtime.interpreter import InterpreterBuilder
 
-    from trivet.kernels.triton import launch, probe
+    from trivet.kernels.triton.interpreted import launch, probe
 
     made = launch.Interpreter()
     probe.check(made)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from trivet.binding.build import build
+from trivet.binding.build import build, resolved
 from trivet.contracts.declaration import Operator
 from trivet.contracts.device_info import DeviceInfo
 from trivet.contracts.names import missing_form, split_target
 from trivet.contracts.terms import Term
-from trivet.errors import NoImplementation, UnknownName
-from trivet.plugins.verification import Implementation, reference
+from trivet.errors import UnknownName
+from trivet.plugins.verification import Implementation
 from trivet.selection.authority import Policy, current_context, orders
 from trivet.selection.choose import Arm, Choice, Row, choose, nearest_rows
 from trivet.selection.facts import normalise
@@ -181,7 +181,7 @@ def finish(
     identity = (site, *sorted((str(t), on) for t, on in decided.items()))
 
     def wrap(arm: Arm) -> Callable[..., Any]:
-        function = arm.function
+        function = resolved(arm, choice)
         if settings.check:
             from trivet.binding.checks import checked  # only where somebody asks for it
 
@@ -189,25 +189,3 @@ def finish(
         return counts.wrap(site, arm, function) if counts is not None else function
 
     return build(choice, grad=grad, wrap=wrap, wrapped=identity if counts is None else None)
-
-
-def lacking(binder: Binder, sites: Mapping[str, str], policy: Policy) -> None:
-    """Refuses a plan whose required properties some operators cannot offer, naming all of them.
-
-    Raises:
-        NoImplementation: one line an operator.
-    """
-    if not policy.required:
-        return
-    without = []
-    for name in dict.fromkeys(sites.values()):
-        op, _ = binder.target(name)
-        declared = [set(reference(op).claim.properties)] + [
-            set(i.claim.properties) for i in binder.implementations if i.operator is op
-        ]
-        if not any(policy.required <= have for have in declared):
-            without.append(op.name)
-    if without:
-        wanted = ", ".join(sorted(policy.required))
-        msg = f"no implementation declares {wanted} for: {', '.join(without)}"
-        raise NoImplementation(msg, fix="require less, or install a package that declares it")

@@ -39,7 +39,7 @@ def build(
     """
     vendor = any(not arm.implementation.is_reference for arm in choice.arms)
     if choice.settled and wrap is None and not (grad and vendor):
-        return choice.arms[0].function
+        return resolved(choice.arms[0], choice)
     if wrap is not None and wrapped is None:
         return _make(choice, wrap, grad=grad and vendor)
     key = (
@@ -49,7 +49,7 @@ def build(
     )
     with _lock:
         if key not in _built:
-            _built[key] = _make(choice, wrap or _bare, grad=grad and vendor)
+            _built[key] = _make(choice, wrap, grad=grad and vendor)
         return _built[key]
 
 
@@ -58,13 +58,18 @@ def _accepts_all(choice: Choice) -> bool:
     return bool(choice.arms) and not choice.arms[-1].terms
 
 
-def _bare(arm: Arm) -> Callable[..., Any]:
-    return arm.function
+def resolved(arm: Arm, choice: Choice) -> Callable[..., Any]:
+    """The function that the vendor makes of the facts of a site, or the one it gave."""
+    resolve = arm.implementation.claim.resolve
+    if resolve is None or arm.implementation.form != choice.form:
+        return arm.function
+    made: Callable[..., Any] | None = resolve(choice.facts.values)
+    return made or arm.function
 
 
-def _make(choice: Choice, hold: Wrap, *, grad: bool) -> Callable[..., Any]:
+def _make(choice: Choice, wrap: Wrap | None, *, grad: bool) -> Callable[..., Any]:
     arms: list[tuple[Callable[..., Any], tuple[Term, ...]]] = [
-        (hold(arm), arm.terms) for arm in choice.arms
+        (wrap(arm) if wrap else resolved(arm, choice), arm.terms) for arm in choice.arms
     ]
     if choice.settled and not grad:
         return arms[0][0]

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from trivet.binding.binder import Binder, Prefer, announce, finish, lacking
+from trivet.binding.binder import Binder, Prefer, announce, finish
 from trivet.binding.made_under import changes, snapshot
 from trivet.binding.observe import Counts
 from trivet.binding.prepared import Handle, prepare
@@ -24,7 +24,7 @@ from trivet.binding.step_tables import Site, Tables, is_word, refuse_reserved
 from trivet.contracts.names import need_names
 from trivet.contracts.version import CONTRACT
 from trivet.errors import DomainError, NoImplementation, OrderError, UnknownName
-from trivet.plugins.verification import Implementation
+from trivet.plugins.verification import Implementation, reference
 from trivet.selection import lock as locks
 from trivet.selection.authority import Policy
 from trivet.selection.choose import Choice, Row, Trace
@@ -63,7 +63,7 @@ class Plan:
             return binder.policy(prefer=prefer, lock=order, mode=mode, settings=settings)
 
         base = policy("")
-        lacking(binder, {n: target for n, (target, _) in sites.items()}, base)
+        _refuse_lacking(binder, {n: target for n, (target, _) in sites.items()}, base)
         self.mode = mode
         self._info = binder.info
         self.settings = settings
@@ -265,6 +265,28 @@ _lock = threading.Lock()
 def _is_row(row: object) -> bool:
     """Whether it is an operator and a mapping of facts."""
     return isinstance(row, (tuple, list)) and len(row) == 2 and isinstance(row[1], Mapping)
+
+
+def _refuse_lacking(binder: Binder, sites: Mapping[str, str], policy: Policy) -> None:
+    """Refuses a plan whose required properties some operators cannot offer, naming all of them.
+
+    Raises:
+        NoImplementation: one line an operator.
+    """
+    if not policy.required:
+        return
+    without = []
+    for name in dict.fromkeys(sites.values()):
+        op, _ = binder.target(name)
+        declared = [set(reference(op).claim.properties)] + [
+            set(i.claim.properties) for i in binder.implementations if i.operator is op
+        ]
+        if not any(policy.required <= have for have in declared):
+            without.append(op.name)
+    if without:
+        wanted = ", ".join(sorted(policy.required))
+        msg = f"no implementation declares {wanted} for: {', '.join(without)}"
+        raise NoImplementation(msg, fix="require less, or install a package that declares it")
 
 
 def _site(

@@ -75,6 +75,9 @@ class implements:  # noqa: N801  # it is written as a decorator
         opaque: torch cannot save, copy or offload its packs.
         prepare_step: ``prepare_step(facts, block_table, query_start, seq_lens, max_query_len,
             max_seq_len, out=None) -> list[Tensor]`` makes this step's schedule.
+        resolve: ``resolve(facts) -> function or None`` makes the function of one site, at its
+            bind, where time may be taken. Equal facts must give the same function.
+        on_request: it is a candidate only where an order list names it.
 
     Raises:
         DeclarationError: a list is no list, or a name no text.
@@ -96,6 +99,8 @@ class implements:  # noqa: N801  # it is written as a decorator
     unpack: Callable[..., Any] | None = None
     opaque: bool = False
     prepare_step: Callable[..., Any] | None = None
+    resolve: Callable[..., Any] | None = None
+    on_request: bool = False
     function: Callable[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -157,8 +157,10 @@ def choose(
             rows.append(replace(row, note=notes, preferred=named))
             continue
         implementation = own.get(provider) or reference(op)
-        refusal = _refused(implementation, policy, strict=strict and provider == REFERENCE)
-        found = refusal or _arm(implementation, form, facts)
+        found: Arm | str = "only where an order list names it"
+        if named or not implementation.claim.on_request:
+            refusal = _refused(implementation, policy, strict=strict and provider == REFERENCE)
+            found = refusal or _arm(implementation, form, facts)
         if isinstance(found, str):
             rows.append(Row(provider, "no", found, note, preferred=named))
             continue

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trivet.errors import PluginBroken
-from trivet.kernels.triton.launch import Interpreter
-from trivet.kernels.triton.numerics import NARROW
+from trivet.kernels.triton.interpreted.launch import Interpreter
+from trivet.kernels.triton.interpreted.numerics import NARROW
 
 if TYPE_CHECKING:
     tl: Any = None  # the kernels below get Triton's language when they are made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trivet.kernels.triton.numerics import NARROW, convert, truncated
+from trivet.kernels.triton.interpreted.numerics import NARROW, convert, truncated
 
 
 class _Formats:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from trivet.errors import DomainError
-from trivet.kernels.triton.builder import corrected
+from trivet.kernels.triton.interpreted.builder import corrected
 
 _LOCK = threading.RLock()
 _ABSENT = object()
