@@ -43,8 +43,9 @@ def _refuse_type(kernel: str, name: str, value: Any, wanted: str) -> None:
     elif wanted.startswith(("fp", "bf")):
         fits, found = isinstance(value, (int, float)), type(value).__name__
     else:
-        bits = int(wanted[1:])
-        fits = isinstance(value, int) and -(1 << bits - 1) <= value < 1 << bits
+        bits, signed = int(wanted[1:]), wanted[0] == "i"
+        low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
+        fits = isinstance(value, int) and low <= value < high
         found = str(value)
     if not fits:
         msg = f"kernel {kernel}: {name} is {found}, compiled for {wanted}"
