@@ -174,14 +174,20 @@ def finish(
     *,
     grad: bool = False,
     decided: Mapping[Term, bool] = MappingProxyType({}),
+    mode: str = "eager",
 ) -> Callable[..., Any]:
-    """Builds a choice, with checks and counters around each arm where they are asked for."""
-    if not settings.check and counts is None:
+    """Builds a choice, with nodes, checks and counters around each arm where they are due."""
+    compiled = mode == "compiled"
+    if not settings.check and counts is None and not compiled:
         return build(choice, grad=grad)
-    identity = (site, *sorted((str(t), on) for t, on in decided.items()))
+    identity = (site, compiled, *sorted((str(t), on) for t, on in decided.items()))
 
     def wrap(arm: Arm) -> Callable[..., Any]:
         function = resolved(arm, choice)
+        if compiled:
+            from trivet.binding.nodes import node  # only where a compiler comes
+
+            function = node(arm, choice.form, function)
         if settings.check:
             from trivet.binding.checks import checked  # only where somebody asks for it
 

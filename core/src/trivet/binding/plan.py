@@ -106,7 +106,7 @@ class Plan:
             for key, choice, decided in outcomes:
                 if id(choice) not in made:
                     made[id(choice)] = finish(
-                        choice, name, self.settings, self._counts, decided=decided
+                        choice, name, self.settings, self._counts, decided=decided, mode=self.mode
                     )
                 functions.setdefault(name, {})[key] = made[id(choice)]
         choices = {n: {k: c for k, c, _ in o} for n, o in self._narrowed.items()}
