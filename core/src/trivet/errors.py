@@ -8,7 +8,7 @@ attributes, so a new class brings its own page.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -229,6 +229,37 @@ class InvalidBuffer(MemoryFault):
     """A block or buffer is not owned by this pool, or was freed before."""
 
     cause = "A double free, or a block of another pool."
+
+
+class NotResident(MemoryFault):
+    """A buffer is used while its memory is elsewhere: suspended, or moved to another tier."""
+
+    cause = "The engine sleeps, or the buffer was spilled and not fetched back."
+
+
+class PartialReclaim(MemoryFault):
+    """Some buffers were suspended, resumed or moved and others were not; each is one or the other.
+
+    Args:
+        what: what was tried.
+        done: names of the buffers that are as asked for.
+        failed: name -> why it is as it was.
+    """
+
+    cause = "Memory ran out, or a device failed, in the middle of a batch."
+
+    def __init__(
+        self, what: str, *, done: Iterable[str], failed: Mapping[str, str], fix: str = ""
+    ) -> None:
+        self.done, self.failed = tuple(done), dict(failed)
+        lines = "".join(f"\n    {name}: {why}" for name, why in self.failed.items())
+        super().__init__(f"{what}: {len(self.done)} done, {len(self.failed)} not{lines}", fix=fix)
+
+
+class DataCorrupt(MemoryFault):
+    """What was stored in a file is not what comes back."""
+
+    cause = "A file was truncated, or written by another process or version."
 
 
 # --- communication ---------------------------------------------------------------------------

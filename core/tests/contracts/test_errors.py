@@ -13,6 +13,7 @@ from trivet.errors import (
     LockMismatch,
     NoImplementation,
     OutOfMemory,
+    PartialReclaim,
     TrivetError,
     all_errors,
 )
@@ -24,6 +25,7 @@ SPECIAL = {
     ContractBroken: {"kind": "mutation"},
     LockMismatch: {"fields": ["torch: was 1, is 2"]},
     OutOfMemory: {"requested_bytes": 5, "free_bytes": 3, "tag": "kv", "retryable": True},
+    PartialReclaim: {"done": ["weights"], "failed": {"kv_cache": "no room"}},
 }
 
 

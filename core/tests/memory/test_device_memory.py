@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trivet.memory
-from trivet.contracts.memory import MemoryInfo, Stats
+from trivet.contracts.memory import MemoryInfo, Stats, Tier, Traits
 from trivet.errors import InvalidBuffer, MemoryFault, OutOfMemory, PluginBroken
 from trivet.memory import DeviceMemory, Ledger
 
@@ -21,6 +21,9 @@ class Buffers:
 
     def __init__(self, room=100, make=lambda n: torch.full((n,), 255, dtype=torch.uint8)):
         self.room, self.make, self.given, self.tags = room, make, {}, []
+
+    def traits(self):
+        return Traits(CPU, Tier.HOST)
 
     def allocate(self, nbytes, *, tag):
         if len(self.given) == self.room:
@@ -185,7 +188,7 @@ def test_a_vendor_may_bring_only_statistics():
 
 
 def test_a_vendor_that_brings_nothing_known_is_named():
-    with pytest.raises(PluginBroken, match="allocate and deallocate"):
+    with pytest.raises(PluginBroken, match="is none of: Allocator, Trimmer, Reclaimer"):
         trivet.memory.open(CPU, object())
 
 

@@ -9,7 +9,14 @@ from dataclasses import replace
 
 import torch
 
-from trivet.contracts.memory import Allocator, InfoSource, MemoryInfo, Stats, StatsSource
+from trivet.contracts.memory import (
+    ABILITIES,
+    Allocator,
+    InfoSource,
+    MemoryInfo,
+    Stats,
+    StatsSource,
+)
 from trivet.errors import MemoryFault, OutOfMemory, PluginBroken
 from trivet.memory.blocks import KvBlocks
 from trivet.memory.caches import KvCaches
@@ -31,8 +38,8 @@ class DeviceMemory:
 
     Args:
         device: where tensors are made.
-        provided: what the device's plugin brought (any of ``Allocator``, ``InfoSource`` and
-            ``StatsSource``), or None.
+        provided: what the device's plugin brought (any of ``contracts.memory.ABILITIES``), or
+            None.
         ledger: the account; a new one without a limit when None.
 
     Raises:
@@ -42,10 +49,10 @@ class DeviceMemory:
     def __init__(
         self, device: torch.device, provided: object = None, ledger: Ledger | None = None
     ) -> None:
-        if provided is not None and not has_abilities(provided, Allocator, InfoSource, StatsSource):
+        if provided is not None and not has_abilities(provided, *ABILITIES):
             raise PluginBroken(
                 f"the memory that the plugin of {device} brings, {type(provided).__qualname__}, "
-                "has none of: allocate and deallocate, info, stats",
+                f"is none of: {', '.join(a.__name__ for a in ABILITIES)}",
                 fix="see trivet.contracts.memory, or return None from trivet_memory",
             )
         self.device = device
@@ -213,19 +220,20 @@ class DeviceMemory:
         with typed(self.device, nbytes, tag=tag, free_bytes=None):
             buffer = allocator.allocate(nbytes, tag=tag)
         undo.callback(allocator.deallocate, buffer)
+        alignment = max(_ALIGNMENT, allocator.traits().alignment)
         good = (
             buffer.dtype == torch.uint8
             and buffer.shape == (nbytes,)
             and buffer.is_contiguous()
             and buffer.device.type == self.device.type
-            and buffer.data_ptr() % _ALIGNMENT == 0
+            and buffer.data_ptr() % alignment == 0
         )
         if not good:
             raise PluginBroken(
                 f"the allocator {type(allocator).__qualname__} was asked for {nbytes} bytes on "
                 f"{self.device} and returned {buffer.dtype} {list(buffer.shape)} on "
                 f"{buffer.device} at address {buffer.data_ptr():#x}",
-                fix=f"return a contiguous uint8 tensor of that size, aligned to {_ALIGNMENT} bytes",
+                fix=f"return a contiguous uint8 tensor of that size, aligned to {alignment} bytes",
             )
         return buffer.view(dtype).view(shape).zero_()
 
