@@ -253,7 +253,7 @@ class PartialReclaim(MemoryFault):
     ) -> None:
         self.done, self.failed = tuple(done), dict(failed)
         lines = "".join(f"\n    {name}: {why}" for name, why in self.failed.items())
-        super().__init__(f"{what}: {len(self.done)} done, {len(self.failed)} not{lines}", fix=fix)
+        super().__init__(f"{what}\n    {len(self.done)} done, not:{lines}", fix=fix)
 
 
 class DataCorrupt(MemoryFault):
