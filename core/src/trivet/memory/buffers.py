@@ -1,0 +1,208 @@
+"""Buffers: large pieces of memory with an owner, a tag, and a state that says where they are."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, Final, Self
+
+import torch
+
+from trivet.contracts.memory import Allocator, Traits
+from trivet.errors import InvalidBuffer, MemoryFault, NotResident, PluginBroken
+
+ALIGNMENT: Final = 64
+"""The least alignment of every buffer."""
+
+_generations = itertools.count(1)
+
+
+class Residency(StrEnum):
+    """Where the contents of a buffer are.
+
+    resident: in its memory.
+    suspended: its memory was given back; its contents are kept elsewhere, or discarded.
+    freed: nowhere, for ever.
+    """
+
+    RESIDENT = "resident"
+    SUSPENDED = "suspended"
+    FREED = "freed"
+
+
+class Buffer:
+    """Memory that one owner holds until it frees it; made by ``Buffers.allocate``.
+
+    One that is dropped without being freed is freed by the collector, and counted as leaked.
+    """
+
+    __slots__ = ("__weakref__", "_home", "_raw", "generation", "nbytes", "residency", "tag")
+
+    def __init__(self, home: Buffers, raw: torch.Tensor, tag: str) -> None:
+        self._home, self._raw, self.tag = home, raw, tag
+        self.nbytes = raw.numel()
+        self.residency = Residency.RESIDENT
+        self.generation = next(_generations)
+
+    def __repr__(self) -> str:
+        kept = f"{self.nbytes} bytes, {self.residency}, {self.tag or 'no tag'}"
+        return f"<buffer {self.generation}: {kept}>"
+
+    @property
+    def traits(self) -> Traits:
+        """What holds for it and its siblings."""
+        return self._home.traits
+
+    @property
+    def raw(self) -> torch.Tensor:
+        """All of it: ``uint8`` ``[nbytes]``, the very tensor that its allocator returned.
+
+        Raises:
+            NotResident: it is suspended.
+            InvalidBuffer: it was freed.
+        """
+        if self.residency is Residency.RESIDENT:
+            return self._raw
+        if self.residency is Residency.SUSPENDED:
+            msg = f"buffer {self.generation} ({self.tag or 'no tag'}) is suspended"
+            raise NotResident(msg, fix="wake its tag, or fetch it back, before it is used")
+        msg = f"buffer {self.generation} ({self.tag or 'no tag'}) was freed"
+        raise InvalidBuffer(msg, fix="allocate a new one")
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
+        """A tensor over a part of it, valid until it is freed or suspended.
+
+        Args:
+            shape: of the tensor.
+            dtype: of the tensor.
+            offset: its first byte; a multiple of the item size.
+
+        Raises:
+            NotResident: it is suspended.
+            InvalidBuffer: it was freed, or the part does not lie in it.
+        """
+        count = 1
+        for size in shape:
+            count *= size
+        end = offset + count * dtype.itemsize
+        if offset < 0 or count < 0 or end > self.nbytes or offset % dtype.itemsize:
+            msg = f"{list(shape)} of {dtype} at byte {offset} does not lie in {self.nbytes} bytes"
+            raise InvalidBuffer(msg, fix="a larger buffer, or an offset that is a multiple")
+        return self.raw[offset:end].view(dtype).view(shape)
+
+    def free(self) -> None:
+        """Gives it back, suspended or not.
+
+        Raises:
+            InvalidBuffer: it was freed before.
+        """
+        self._home.free(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.residency is not Residency.FREED:
+            self.free()
+
+
+class Buffers:
+    """What one allocator has given out, checked: each piece is a ``Buffer`` with one owner.
+
+    It may be used from any thread; the allocator behind it sees one call at a time. A buffer that
+    ends in a garbage collection is given back at the next call, as a collection may interrupt one.
+
+    Args:
+        allocator: a vendor's, or any of core's.
+    """
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.traits = allocator.traits()
+        self.leaked = 0
+        self._lock = threading.RLock()
+        self._live: dict[int, tuple[torch.Tensor, weakref.ref[Buffer]]] = {}
+        self._ended: deque[int] = deque()
+        if self.traits.alignment < ALIGNMENT or self.traits.alignment & self.traits.alignment - 1:
+            msg = f"{_name(allocator)} aligns to {self.traits.alignment} bytes"
+            raise PluginBroken(msg, fix=f"a power of two, at least {ALIGNMENT}")
+
+    def allocate(self, nbytes: int, *, tag: str = "") -> Buffer:
+        """A new buffer.
+
+        Raises:
+            OutOfMemory: there is no room; nothing changed.
+            MemoryFault: the size is negative.
+            PluginBroken: the allocator returned something that is no such buffer.
+        """
+        if nbytes < 0:
+            raise MemoryFault(f"a buffer of {nbytes} bytes cannot be made", fix="0 or more")
+        with self._lock:
+            self.settle()
+            raw = self.allocator.allocate(nbytes, tag=tag)
+            self._refuse_odd(raw, nbytes)
+            buffer = Buffer(self, raw, tag)
+            ended = self._ended
+            number = buffer.generation
+            self._live[number] = raw, weakref.ref(buffer, lambda _: ended.append(number))
+            return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Gives a buffer back.
+
+        Raises:
+            InvalidBuffer: it was freed before, or belongs to another allocator.
+        """
+        with self._lock:
+            self.settle()
+            known = self._live.pop(buffer.generation, None) if buffer._home is self else None  # noqa: SLF001
+            if known is None:
+                why = "was freed before" if buffer._home is self else "is of another allocator"  # noqa: SLF001
+                msg = f"{buffer!r} {why}"
+                raise InvalidBuffer(msg, fix="each buffer is freed once, by its owner")
+            buffer.residency = Residency.FREED
+            self.allocator.deallocate(known[0])
+
+    def settle(self) -> None:
+        """Gives back what the collector ended since the last call."""
+        while self._ended:
+            known = self._live.pop(self._ended.popleft(), None)
+            if known is not None:
+                self.leaked += 1
+                self.allocator.deallocate(known[0])
+
+    def __iter__(self) -> Iterator[Buffer]:
+        """Every live buffer, in the order in which they were allocated."""
+        with self._lock:
+            self.settle()
+            found = [held() for _, held in self._live.values()]
+        return iter([buffer for buffer in found if buffer is not None])
+
+    def _refuse_odd(self, raw: Any, nbytes: int) -> None:
+        """Refuses what is no buffer of that size, after giving it back."""
+        traits = self.traits
+        good = (
+            isinstance(raw, torch.Tensor)
+            and raw.dtype == torch.uint8
+            and raw.shape == (nbytes,)
+            and raw.is_contiguous()
+            and raw.device.type == traits.device.type
+            and raw.data_ptr() % traits.alignment == 0
+        )
+        if good:
+            return
+        found = type(raw).__name__
+        if isinstance(raw, torch.Tensor):
+            self.allocator.deallocate(raw)
+            found = f"{raw.dtype} {list(raw.shape)} on {raw.device} at {raw.data_ptr():#x}"
+        msg = f"{_name(self.allocator)} was asked for {nbytes} bytes and returned {found}"
+        fix = f"a contiguous uint8 tensor of that size, aligned to {traits.alignment} bytes"
+        raise PluginBroken(msg, fix=fix)
+
+
+def _name(allocator: object) -> str:
+    return f"the allocator {type(allocator).__qualname__}"
