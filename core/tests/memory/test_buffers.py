@@ -58,7 +58,8 @@ def test_a_buffer_is_memory_with_a_tag_until_it_is_freed(heap):
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "offset"),
-    [((26,), torch.float32, 0), ((1,), torch.float32, 2), ((1,), torch.uint8, -1), ((-1,), torch.uint8, 0)],
+    [((26,), torch.float32, 0), ((1,), torch.float32, 2), ((1,), torch.uint8, -1),
+     ((-1,), torch.uint8, 0)],
 )  # fmt: skip
 def test_a_part_must_lie_in_it(heap, shape, dtype, offset):
     with pytest.raises(InvalidBuffer, match="does not lie in 100 bytes"):

@@ -96,12 +96,11 @@ def _absence(info: DeviceInfo) -> str:
     except RuntimeError:  # torch has no module for that type
         module = None
     try:
-        if not hasattr(module, "is_available") or not hasattr(module, "device_count"):
+        if not hasattr(module, "device_count"):
             torch.empty(0, device=where)
-        elif not module.is_available():
-            why = f"torch.{info.torch_type} is not available"
-        elif module.device_count() <= info.index:
-            why = f"torch counts {module.device_count()}"
+        # a count is enough: is_available may start the driver, and no child could use it then
+        elif (number := module.device_count()) <= info.index:
+            why = f"torch counts {number}" if number else f"torch.{info.torch_type} has none"
     except Exception as error:  # noqa: BLE001 - whatever a backend raises is the reason
         why = said(error).partition("\n")[0][:_SENTENCE]
     if not why:
