@@ -28,7 +28,7 @@ from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
 from trivet.memory import ledger
 from trivet.selection import authority
-from trivet.selection.derive import SUFFIX
+from trivet.selection.forms import SUFFIX
 from trivet.settings import markdown_table
 
 HERE = Path(__file__).resolve().parent

@@ -20,7 +20,7 @@ from trivet.contracts.terms.value import (
     Rank,
 )
 from trivet.plugins.verification import Implementation
-from trivet.selection.derive import SUFFIX
+from trivet.selection.forms import SUFFIX
 
 
 def target_of(implementation: Implementation) -> str:

@@ -19,7 +19,8 @@ from trivet.binding.checks import Watch, check_inputs
 from trivet.errors import DomainError
 from trivet.judging.statistics import same_bits
 from trivet.plugins.verification import Implementation
-from trivet.selection.derive import NEAREST, derive
+from trivet.selection.derive import derive
+from trivet.selection.forms import NEAREST
 from trivet_conformance.calls.calling import (
     Outcome,
     ProviderFault,

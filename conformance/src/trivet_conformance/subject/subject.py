@@ -21,8 +21,8 @@ from trivet.errors import DomainError, TrivetError
 from trivet.plugins.offer import Offer
 from trivet.plugins.resolve import REFERENCE, Resolved
 from trivet.plugins.verification import Implementation, reference, verify
-from trivet.selection.derive import SUFFIX
 from trivet.selection.facts import Call, decide, normalise
+from trivet.selection.forms import SUFFIX
 from trivet_conformance.calls.calling import copied, foreign, lay_out
 from trivet_conformance.calls.layouts import Layout, Placed, leads
 from trivet_conformance.calls.points import Point, plain_dtype

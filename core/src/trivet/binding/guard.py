@@ -18,8 +18,8 @@ import torch
 from trivet.contracts.declaration import Operator
 from trivet.contracts.terms import Term
 from trivet.contracts.terms.value import Absent, Present, Rank
-from trivet.selection.derive import function_name
 from trivet.selection.facts import Facts, owners
+from trivet.selection.forms import function_name
 from trivet.selection.texts import compile_function, literal
 
 _GRAD = {

@@ -17,7 +17,8 @@ import torch
 from trivet.contracts.declaration import Operator
 from trivet.errors import GradUnsupported
 from trivet.selection.choose import Arm
-from trivet.selection.derive import allocation, function_name
+from trivet.selection.derive import allocation
+from trivet.selection.forms import function_name
 from trivet.selection.texts import compile_function
 
 _nodes: dict[tuple[Callable[..., Any], str], Callable[..., Any]] = {}

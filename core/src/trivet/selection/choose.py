@@ -15,8 +15,8 @@ from trivet.errors import NoImplementation
 from trivet.plugins.offer import Offer
 from trivet.plugins.verification import REFERENCE, Implementation, reference
 from trivet.selection.authority import Policy
-from trivet.selection.derive import NEAREST, derive
 from trivet.selection.facts import Facts, decide
+from trivet.selection.forms import NEAREST
 
 LOG: Final = logging.getLogger("trivet.bind")
 
@@ -228,6 +228,10 @@ def _arm(implementation: Implementation, form: str, facts: Facts) -> Arm | str:
                 return f"core would pass a contiguous copy: {decision}"
             if decision is None and on_clone not in undecided:
                 undecided.append(on_clone)
+    if implementation.form == form:
+        return Arm(implementation, implementation.function, tuple(undecided), 0)
+    from trivet.selection.derive import derive  # only where no vendor has the form
+
     made = derive(op, implementation.form, form, implementation.function)
     if isinstance(made, str):
         return made

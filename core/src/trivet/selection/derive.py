@@ -14,24 +14,11 @@ from typing import Any
 
 from trivet.contracts.declaration import Operator, Output
 from trivet.contracts.names import missing_form
+from trivet.selection.forms import function_name
 from trivet.selection.texts import compile_function
-
-NEAREST = {
-    "functional": ("functional", "out", "inplace"),
-    "inplace": ("inplace", "out", "functional"),
-    "out": ("out", "functional", "inplace"),
-}
-"""For each form, from which ones it is made, the best first."""
-
-SUFFIX = {"functional": "", "inplace": "_", "out": "_out"}
 
 _made: dict[tuple[object, Operator, str, str], Callable[..., Any]] = {}
 _lock = threading.Lock()
-
-
-def function_name(op: Operator, form: str) -> str:
-    """The name of a form's function; an operator with one form keeps its plain name."""
-    return op.name.rpartition(".")[2] + ("" if op.inplace_only else SUFFIX[form])
 
 
 @dataclass(frozen=True)
