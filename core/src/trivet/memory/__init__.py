@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from trivet.memory.blocks import KvBlocks
-from trivet.memory.caches import KvCaches
 from trivet.memory.device import DeviceMemory
+from trivet.memory.kv.blocks import KvBlocks
+from trivet.memory.kv.caches import KvCaches
 from trivet.memory.ledger import Ledger, Token
 
 __all__ = ["DeviceMemory", "KvBlocks", "KvCaches", "Ledger", "Token", "open"]

@@ -18,9 +18,9 @@ from trivet.contracts.memory import (
     StatsSource,
 )
 from trivet.errors import MemoryFault, OutOfMemory, PluginBroken
-from trivet.memory.blocks import KvBlocks
-from trivet.memory.caches import KvCaches
 from trivet.memory.exhaustion import typed
+from trivet.memory.kv.blocks import KvBlocks
+from trivet.memory.kv.caches import KvCaches
 from trivet.memory.ledger import Ledger, Token
 from trivet.memory.system import host_info
 from trivet.plugins.answers import has_abilities
