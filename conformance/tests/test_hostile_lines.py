@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,11 +69,18 @@ def lines(draw):
     return [name, *(word for part in order for word in part)]
 
 
+@pytest.fixture(scope="module")
+def whole_report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    ended_well(cli.main, [*RUN_ONE, "--dir", str(folder)], "trivet-conformance")
+    return folder
+
+
 @pytest.fixture
-def reports(tmp_path, monkeypatch):
+def reports(whole_report, tmp_path, monkeypatch):
     """Folders with a whole report and with wrong ones; gives what puts them back."""
     monkeypatch.chdir(tmp_path)
-    ended_well(cli.main, [*RUN_ONE, "--dir", "report"], "trivet-conformance")
+    shutil.copytree(whole_report, "report")
     for name in ("cut", "empty", "folder"):
         Path(name).mkdir()
     whole = Path("report/report.jsonl").read_bytes()

@@ -9,10 +9,13 @@ import torch
 from toy import scaled
 
 from trivet.catalogue import operators
+from trivet.judging.statistics import Errors
 from trivet_conformance.calls.points import make
+from trivet_conformance.judging import judge as judging
 from trivet_conformance.judging import truth as module
-from trivet_conformance.judging.judge import judge, wrong_results
+from trivet_conformance.judging.judge import judge, settle, wrong_results
 from trivet_conformance.judging.truth import Bench, Disagreement
+from trivet_conformance.result import Status
 
 DTYPES = {"T": torch.float32, "B": torch.float32}
 POINT = make({"tokens": 40, "width": 64}, {}, DTYPES)
@@ -62,6 +65,20 @@ def test_every_wrong_result_is_refused():
     assert {n.partition(" in ")[0] for n in names} == {
         *("a NaN", "one wrong element", "a gain", "zeros", "rolled rows"),
     }
+
+
+def test_a_judge_that_is_spoilt_is_seen_at_a_truth_that_it_knew(monkeypatch):
+    truth = Bench(0).truth(scaled, POINT)
+    verdict = judge(scaled, truth, truth.native)
+    first = settle(scaled, truth, verdict)
+    assert first.status is Status.PASS
+    assert first.power == len(list(wrong_results(scaled, truth)))
+    again = [settle(scaled, truth, verdict) for _ in range(first.power)]
+    assert {(f.status, f.power) for f in again} == {(Status.PASS, first.power)}
+    monkeypatch.setattr(judging, "errors", lambda *_: Errors())
+    spoilt = [settle(scaled, truth, verdict) for _ in range(first.power)]
+    told = {f.reason for f in spoilt if f.status is Status.ERROR}
+    assert any("it accepts a gain" in reason for reason in told), told
 
 
 def test_another_dtype_or_count_of_results_is_a_problem():

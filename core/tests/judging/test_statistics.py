@@ -13,6 +13,8 @@ from trivet.judging.statistics import (
     Allowance,
     Errors,
     errors,
+    errors_of_several,
+    judged_elements,
     kinds,
     rounding,
     row_errors,
@@ -128,6 +130,24 @@ def test_kinds_tell_nan_and_the_two_infinities_apart():
     t = torch.tensor([0.0, torch.nan, torch.inf, -torch.inf])
     assert kinds(t).tolist() == [0, NAN, POSITIVE, NEGATIVE]
     assert kinds(torch.tensor([1, 2])).tolist() == [0, 0]
+    largest = torch.finfo(torch.float32).max
+    assert kinds(torch.tensor([largest, largest])).tolist() == [0, 0]  # their sum overflows
+    assert kinds(torch.tensor([torch.inf, -torch.inf])).tolist() == [POSITIVE, NEGATIVE]
+
+
+def test_results_that_are_measured_together_have_the_errors_that_each_has_alone():
+    rng = torch.Generator().manual_seed(0)
+    pairs = [(x.float(), x) for x in torch.randn(5, 6, 7, dtype=torch.float64, generator=rng)]
+    pairs[1][0][2, 3] = torch.nan  # is not judged
+    pairs[2][0][4] *= 2  # too far off to judge
+    pairs[3][0][:] = torch.inf  # nothing is
+    together = errors_of_several(pairs)
+    for (near, right), found in zip(pairs, together, strict=True):
+        alone = errors(near, right, judged_elements(near, right))
+        assert found.maximum == alone.maximum
+        assert found.root_mean_square == alone.root_mean_square
+        assert found.bias == pytest.approx(alone.bias, rel=1e-9)
+    assert errors_of_several([(torch.ones(0, 3), torch.ones(0, 3).double())]) == [Errors()]
 
 
 def test_bits_differ_where_values_are_equal_and_nan_is_nan():

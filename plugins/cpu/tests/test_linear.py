@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -176,44 +175,62 @@ def test_a_widened_weight_multiplies_as_well_and_comes_back(randn, rows, bias):
 
 
 CHOICES = """
-import torch, trivet
-facts = {"dtype": torch.%s, "in_features": 64, "out_features": 96, "bias": None}
-plan = trivet.device("cpu").plan({"up": ("linear_packed", facts)})
-print(*(plan.at(tokens=n).providers()["up"].removeprefix("cpu/") for n in (1, 4, 48, 49, 300)))
-handle = plan.prepare("up", torch.randn(96, 64, dtype=torch.%s))
-x = torch.randn(300, 64, dtype=torch.%s)
-for n in (1, 4, 49, 300):
-    step = plan.at(tokens=n)
-    got, want = step.up(x[:n], step.use(handle), 96), x[:n].double() @ handle.weight().double().T
-    torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2**-4)
+import os, sys, torch, trivet
+def choose(dtype):
+    facts = {"dtype": dtype, "in_features": 64, "out_features": 96, "bias": None}
+    plan = trivet.device("cpu").plan({"up": ("linear_packed", facts)})
+    sizes = (1, 4, 48, 49, 300)
+    said = [plan.at(tokens=n).providers()["up"].removeprefix("cpu/") for n in sizes]
+    handle = plan.prepare("up", torch.randn(96, 64, dtype=dtype))
+    x = torch.randn(300, 64, dtype=dtype)
+    for n in (1, 4, 49, 300):
+        step = plan.at(tokens=n)
+        got = step.up(x[:n], step.use(handle), 96)
+        want = x[:n].double() @ handle.weight().double().T
+        torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2**-4)
+    print(limit, name, *said, flush=True)
+for case in sys.argv[1:]:
+    limit, name = case.split("/")
+    child = os.fork()
+    if not child:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = limit  # oneDNN reads it when it is first used
+        choose(getattr(torch, name))
+        os._exit(0)
+    os.waitpid(child, 0)
 """
+CHOSEN = [
+    ("AVX2", "bfloat16", "torch onednn-widened onednn-widened onednn-widened onednn-widened"),
+    ("AVX2", "float32", "grid grid onednn onednn torch"),
+    ("AVX512_CORE", "bfloat16", "torch" + 4 * " onednn-widened"),
+    ("AVX512_CORE", "float32", "grid grid onednn onednn torch"),
+    ("AVX512_CORE_BF16", "bfloat16", 3 * "onednn-bf16 " + "onednn-widened onednn-widened"),
+    ("SSE41", "float32", "torch torch torch torch torch"),
+]
 
 
-@pytest.mark.parametrize(
-    ("limit", "dtype", "expected"),
-    [
-        ("AVX2", "bfloat16", "torch onednn-widened onednn-widened onednn-widened onednn-widened"),
-        ("AVX2", "float32", "grid grid onednn onednn torch"),
-        ("AVX512_CORE", "bfloat16", "torch" + 4 * " onednn-widened"),
-        ("AVX512_CORE", "float32", "grid grid onednn onednn torch"),
-        ("AVX512_CORE_BF16", "bfloat16", 3 * "onednn-bf16 " + "onednn-widened onednn-widened"),
-        ("SSE41", "float32", "torch torch torch torch torch"),
-    ],
-)
-def test_rows_choose_the_product_that_was_measured(limit, dtype, expected):
-    """oneDNN is held to an instruction set, so that one machine shows what others choose."""
+def lacks(limit):
+    """The feature that a limit needs and this processor does not have."""
     need = {"AVX2": "avx2", "SSE41": "avx2", "AVX512_CORE": "avx512f"}.get(limit, "avx512_bf16")
-    if need not in this_machine().features:
-        pytest.skip(f"not_run: this processor has no {need}")
-    done = subprocess.run(
-        [sys.executable, "-c", CHOICES % (dtype, dtype, dtype)],
-        env={**os.environ, "ONEDNN_MAX_CPU_ISA": limit},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == expected
+    return "" if need in this_machine().features else need
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    """What is chosen under every limit, each in a process in which oneDNN was not used before."""
+    cases = [f"{limit}/{dtype}" for limit, dtype, _ in CHOSEN if not lacks(limit)]
+    words = [sys.executable, "-c", CHOICES, *cases]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    rows = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    return {(limit, dtype): said for limit, dtype, said in rows}, done.stderr
+
+
+@pytest.mark.parametrize(("limit", "dtype", "expected"), CHOSEN)
+def test_rows_choose_the_product_that_was_measured(chosen, limit, dtype, expected):
+    """oneDNN is held to an instruction set, so that one machine shows what others choose."""
+    if feature := lacks(limit):
+        pytest.skip(f"not_run: this processor has no {feature}")
+    said, errors = chosen
+    assert said.get((limit, dtype)) == expected, errors
 
 
 def test_an_instruction_set_that_nobody_measured_gets_torch():

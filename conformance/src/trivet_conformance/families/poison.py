@@ -72,7 +72,7 @@ def _layouts(target: Target, bench: Bench, point: Point, home: Layout) -> Iterat
 def _finding(one: Around) -> Finding:
     target, op = one.target, one.target.op
     given = one.bench.arguments(op, one.point)
-    masks = unread(op, given)
+    masks = one.bench.once(("unread", op.name, one.point), partial(unread, op, given))
     found: list[tuple[str, list[Any]]] = []
     for value in ("", *VALUES):
         spoilt = given if not value else filled(given, masks, value)

@@ -127,7 +127,9 @@ def requests(
 
 
 def _compatible(neighbour: Target, bench: Bench, point: Point) -> list[tuple[Point, Layout]]:
-    dtypes = _dtypes(neighbour, dict(point.dtypes))
+    key = "claimed", neighbour.op.name, neighbour.implementation.domain
+    sets = bench.once(key, partial(_sets, neighbour))
+    dtypes = _nearest(sets, dict(point.dtypes))
     if dtypes is None:
         return []
     op, own = neighbour.op, dict(point.dims)
@@ -144,7 +146,12 @@ def _compatible(neighbour: Target, bench: Bench, point: Point) -> list[tuple[Poi
     return base_points(neighbour, dtypes, bench, TOKENS, 1)
 
 
-def _dtypes(neighbour: Target, own: Mapping[str, torch.dtype]) -> dict[str, torch.dtype] | None:
+def _sets(neighbour: Target) -> list[dict[str, torch.dtype]]:
+    return [dtypes for dtypes, reason in claimed(neighbour) if not reason]
+
+
+def _nearest(
+    sets: list[dict[str, torch.dtype]], own: Mapping[str, torch.dtype]
+) -> dict[str, torch.dtype] | None:
     """The claimed dtypes that agree with the most of others; None where none is claimed."""
-    sets = [dtypes for dtypes, reason in claimed(neighbour) if not reason]
     return max(sets, key=lambda d: sum(own.get(n) == v for n, v in d.items()), default=None)

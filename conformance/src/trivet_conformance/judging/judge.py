@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -31,8 +33,18 @@ class Verdict:
     worst: Worst | None = None
 
 
-def _placed(problem: str, worst: Worst) -> Verdict:
-    return Verdict((f"{problem}; {worst.text}",), 1.0, worst=worst)
+@dataclass(frozen=True)
+class _Judged:
+    """What is wrong with one result, and where; a place takes longer to find than a problem."""
+
+    problem: str = ""
+    where: Callable[[], Worst] | None = None
+    margin: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def _wrong(problem: str, where: Callable[[], Worst]) -> _Judged:
+    return _Judged(problem, where, 1.0)
 
 
 def judge(op: Operator, truth: Truth, results: Sequence[Any]) -> Verdict:
@@ -54,70 +66,71 @@ def judge(op: Operator, truth: Truth, results: Sequence[Any]) -> Verdict:
             problems.append(f"result {i} has shape {shapes}")
             continue
         one = _of_kind(op)(truth, i, result.reshape(right.shape))
-        problems += [f"result {i}: {p}" for p in one.problems]
+        if one.where is not None:
+            found = one.where()
+            problems.append(f"result {i}: {one.problem}; {found.text}")
+            worst = worst or found
         margin = max(margin, one.margin)
         notes += one.notes
-        worst = worst or one.worst
     return Verdict(tuple(problems), margin, tuple(notes), worst)
 
 
-def _of_kind(op: Operator) -> Callable[[Truth, int, Tensor], Verdict]:
+def _of_kind(op: Operator) -> Callable[[Truth, int, Tensor], _Judged]:
     return {"exact": _exact, "choice": _choice}.get(op.budget.kind, _statistical)
 
 
-def _exact(truth: Truth, i: int, result: Tensor) -> Verdict:
+def _exact(truth: Truth, i: int, result: Tensor) -> _Judged:
     wrong = ~same_bits(result, truth.native[i], any_nan=True)
     if not bool(wrong.any()):
-        return Verdict()
-    worst = among(wrong, i, result, truth.native[i])
-    return _placed(f"{int(wrong.sum())} elements differ", worst)
+        return _Judged()
+    where = partial(among, wrong, i, result, truth.native[i])
+    return _wrong(f"{int(wrong.sum())} elements differ", where)
 
 
-def _choice(truth: Truth, i: int, result: Tensor) -> Verdict:
+def _choice(truth: Truth, i: int, result: Tensor) -> _Judged:
     right, scores = truth.oracle[i], truth.scores
     if result.dtype.is_floating_point:
         return _score_of_choice(scores, i, right, result)
     differ = result != right
     if not bool(differ.any()):
-        return Verdict()
+        return _Judged()
     if scores is None:
-        return _placed("another choice", among(differ, i, result, right, single=True))
+        return _wrong("another choice", partial(among, differ, i, result, right, single=True))
     at = result - scores.first
     wild = (at < 0) | (at >= scores.upper.shape[-1])
     if bool(wild.any()):
-        worst = among(wild, i, result, right, single=True)
-        return _placed(f"no candidate, of {scores.upper.shape[-1]}", worst)
+        where = partial(among, wild, i, result, right, single=True)
+        return _wrong(f"no candidate, of {scores.upper.shape[-1]}", where)
     wrong = differ & ~open_candidates(scores).gather(-1, at.unsqueeze(-1)).squeeze(-1)
     if bool(wrong.any()):
-        return _placed("another choice", among(wrong, i, result, right, single=True))
-    return Verdict(notes=(f"{int(differ.sum())} close choices were decided differently",))
+        return _wrong("another choice", partial(among, wrong, i, result, right, single=True))
+    return _Judged(notes=(f"{int(differ.sum())} close choices were decided differently",))
 
 
-def _score_of_choice(scores: Scores | None, i: int, right: Tensor, result: Tensor) -> Verdict:
+def _score_of_choice(scores: Scores | None, i: int, right: Tensor, result: Tensor) -> _Judged:
     """The score beside an index lies within the bounds of the best."""
     if scores is None:
         wrong = ~same_bits(result, right.to(result.dtype), any_nan=True)
     else:
         wrong = ~possible_score(scores, result)
     if not bool(wrong.any()):
-        return Verdict()
-    return _placed("another score", among(wrong, i, result, right, single=True))
+        return _Judged()
+    return _wrong("another score", partial(among, wrong, i, result, right, single=True))
 
 
-def _statistical(truth: Truth, i: int, result: Tensor) -> Verdict:
-    oracle, native, allowed = truth.oracle[i], truth.native[i], truth.allowances[i]
-    expected, alike, have = kinds(oracle.to(native.dtype)), kinds(native), kinds(result)
-    settled = truth.settled[i]
-    wrong = (have != expected) & (have != alike) & settled
+def _statistical(truth: Truth, i: int, result: Tensor) -> _Judged:
+    oracle, allowed = truth.oracle[i], truth.allowances[i]
+    (expected, alike), have = truth.kinds[i], kinds(result)
+    wrong = (have != expected) & (have != alike) & truth.settled[i]
     if bool(wrong.any()):
-        worst = among(wrong, i, result, oracle)
-        return _placed(f"{int(wrong.sum())} elements are of another kind", worst)
+        where = partial(among, wrong, i, result, oracle)
+        return _wrong(f"{int(wrong.sum())} elements are of another kind", where)
     judged = truth.judged[i] & (have == FINITE)
     used, statistic = allowed.used(errors(result, oracle, judged), result.numel())
     if used <= 1:
-        return Verdict(margin=used)
-    worst = beyond(allowed, statistic, i, result, oracle, judged)
-    return _placed(f"{statistic} is {used:.3g} times what is allowed", worst)
+        return _Judged(margin=used)
+    where = partial(beyond, allowed, statistic, i, result, oracle, judged)
+    return _wrong(f"{statistic} is {used:.3g} times what is allowed", where)
 
 
 def _first(mask: Tensor) -> tuple[int, ...]:
@@ -144,20 +157,39 @@ def settle(op: Operator, truth: Truth, verdict: Verdict, more: Sequence[str] = (
     if truth.judged and truth.native[0].numel() and not any(bool(j.any()) for j in truth.judged):
         reason = "no number can be judged: the reference itself is far from the oracle"
         return Finding(Status.NOT_RUN, reason, 0.0, inputs, notes)
-    refused, accepted = 0, []
-    for name, results in wrong_results(op, truth):
-        if judge(op, truth, results).problems:
-            refused += 1
-        else:
-            accepted.append(name)
+    refused, accepted = power(op, truth)
     if accepted:
         reason = f"the check has no power: it accepts {', '.join(accepted)}"
         return Finding(Status.ERROR, reason, verdict.margin, inputs, notes, refused)
     return Finding(Status.PASS, "", verdict.margin, inputs, notes, refused)
 
 
+def power(op: Operator, truth: Truth) -> tuple[int, list[str]]:
+    """How many wrong results the judge refuses, and which it accepts.
+
+    It is shown all of them when a truth is first asked for, and afterwards one at a time, in turn:
+    what is wrong there depends on no provider, but a judge may be spoilt by one.
+    """
+    kind, shown = _of_kind(op), truth.shown
+    start = shown.turn % shown.count if shown.count else 0
+    tried, accepted = 0, []
+    for name, i, wrong in islice(_wrong_ones(op, truth), start, start + 1 if shown.count else None):
+        tried += 1
+        if kind(truth, i, wrong).where is None:
+            accepted.append(name)
+    shown.turn += 1
+    shown.count = shown.count or (0 if accepted else tried)
+    return (shown.count or tried) - len(accepted), accepted
+
+
 def wrong_results(op: Operator, truth: Truth) -> Iterator[tuple[str, list[Tensor]]]:
     """Right results with one thing wrong; those are left out that would still be right."""
+    for name, i, wrong in _wrong_ones(op, truth):
+        yield name, [*truth.native[:i], wrong, *truth.native[i + 1 :]]
+
+
+def _wrong_ones(op: Operator, truth: Truth) -> Iterator[tuple[str, int, Tensor]]:
+    """What is wrong, in which result, and that result."""
     makers: dict[str, Callable[[Truth, int], Iterator[tuple[str, Tensor]]]] = {
         "exact": _wrong_bits,
         "choice": _wrong_choices,
@@ -166,9 +198,8 @@ def wrong_results(op: Operator, truth: Truth) -> Iterator[tuple[str, list[Tensor
     for i, native in enumerate(truth.native):
         if not native.numel():
             continue
-        right = list(truth.native)
         for name, wrong in maker(truth, i):
-            yield f"{name} in result {i}", [*right[:i], wrong, *right[i + 1 :]]
+            yield f"{name} in result {i}", i, wrong
 
 
 def _wrong_bits(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
@@ -207,10 +238,11 @@ def _wrong_numbers(truth: Truth, i: int) -> Iterator[tuple[str, Tensor]]:
     oracle, allowed, dtype = truth.oracle[i], truth.allowances[i], truth.native[i].dtype
     right = truth.native[i]
     judged = truth.judged[i]
-    agreed = truth.settled[i] & (kinds(oracle.to(dtype)) == kinds(right))
-    if bool((agreed & (kinds(right) == NAN)).any()):
+    expected, alike = truth.kinds[i]
+    agreed = truth.settled[i] & (expected == alike)
+    if bool((agreed & (alike == NAN)).any()):
         yield "zeros for NaN", right.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
-    if bool((agreed & (kinds(right) > NAN)).any()):
+    if bool((agreed & (alike > NAN)).any()):
         yield "clamped Inf", right.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
     if not bool((judged & agreed).any()):
         return

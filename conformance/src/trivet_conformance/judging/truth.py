@@ -7,9 +7,10 @@ disagree neither can judge, and that is an error of the declaration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from trivet.judging.statistics import (
     Allowance,
     Errors,
     errors,
+    errors_of_several,
     judged_elements,
     kinds,
     row_errors,
@@ -34,12 +36,26 @@ from trivet_conformance.calls.calling import compute, in_float64
 from trivet_conformance.calls.mixes import is_ordinary
 from trivet_conformance.calls.points import Point, arguments
 
+T = TypeVar("T")
+
 AGREE: Final = 2.0**-36
 """How far oracle and reference may be apart in float64, by the row's scale."""
 
 
+AT_ONCE: Final = 1 << 16
+"""Elements of a result that are measured together: draws of small calls are many, and alike."""
+
+
 class Disagreement(Exception):
     """The operator's oracle and its reference contradict each other, or one of them raised."""
+
+
+@dataclass
+class Shown:
+    """How many wrong results the judge refused at a truth, and how often it was asked."""
+
+    count: int = 0
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,7 @@ class Truth:
         judged: those of them whose value counts: finite, and the reference is near the oracle.
         scores: for choices, the bounds among which was chosen.
         notes: remarks on disagreements that are allowed (only among numbers that are not finite).
+        shown: what the judge was shown here.
     """
 
     point: Point
@@ -67,6 +84,13 @@ class Truth:
     judged: tuple[Tensor, ...] = ()
     scores: Scores | None = None
     notes: tuple[str, ...] = ()
+    shown: Shown = field(default_factory=Shown, compare=False)
+
+    @cached_property
+    def kinds(self) -> list[tuple[Tensor, Tensor]]:
+        """The kinds of numbers of each result: as the oracle has them, and as the reference."""
+        pairs = zip(self.oracle, self.native, strict=True)
+        return [(kinds(o.to(n.dtype)), kinds(n)) for o, n in pairs]
 
 
 class Bench:
@@ -84,6 +108,7 @@ class Bench:
         self._inputs: dict[tuple[str, Point, int], dict[str, Any]] = {}
         self._calls: dict[tuple[str, Point], bool] = {}
         self._agreed: set[tuple[str, Point]] = set()
+        self._made: dict[Hashable, Any] = {}
 
     def forget(self) -> None:
         """Drops everything that is kept."""
@@ -91,6 +116,14 @@ class Bench:
         self._inputs.clear()
         self._calls.clear()
         self._agreed.clear()
+        self._made.clear()
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What a family works out for an operator and needs again, for another provider say."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
     def arguments(self, op: Operator, point: Point, draw: int = 0) -> dict[str, Any]:
         """The inputs of a point; whoever takes them must not write them."""
@@ -179,19 +212,24 @@ class Bench:
         Every other draw lies transposed in memory: libraries sum such inputs in another order,
         with other errors, and a budget from one order alone refuses plain sums.
         """
-        found = [own]
-        small = max(n.numel() for n in native) < SMALL
-        for draw in range(1, (MORE_DRAWS if small else DRAWS) + 1):
-            fresh = _arguments(op, point, self.seed, draw)
-            right = _run(op, "reference", in_float64(fresh))
-            near = _run(op, "reference", _transposed(fresh) if draw % 2 else fresh)
-            found.append(
-                [errors(n, o, judged_elements(n, o)) for n, o in zip(near, right, strict=True)]
-            )
+        largest = max(n.numel() for n in native)
+        draws = range(1, (MORE_DRAWS if largest < SMALL else DRAWS) + 1)
+        at_once = max(1, AT_ONCE // max(largest, 1))
+        found = [[e] for e in own]
+        for start in range(0, len(draws), at_once):
+            pairs = [self._draw(op, point, draw) for draw in draws[start : start + at_once]]
+            for i, several in enumerate(found):
+                several.extend(errors_of_several([(near[i], right[i]) for near, right in pairs]))
         return tuple(
-            Allowance.from_native(Errors.worst(column), result.dtype, op.budget.factor)
-            for column, result in zip(zip(*found, strict=True), native, strict=True)
+            Allowance.from_native(Errors.worst(several), result.dtype, op.budget.factor)
+            for several, result in zip(found, native, strict=True)
         )
+
+    def _draw(self, op: Operator, point: Point, draw: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The reference's results on fresh numbers, and what they would be in float64."""
+        fresh = _arguments(op, point, self.seed, draw)
+        right = _run(op, "reference", in_float64(fresh))
+        return _run(op, "reference", _transposed(fresh) if draw % 2 else fresh), right
 
 
 def _arguments(op: Operator, point: Point, seed: int, draw: int) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class Target:
             ProviderFault: its ``prepare`` or ``prepare_step`` raised.
         """
         claim, made = self.implementation.claim, dict(given)
+        if not self.own_pack and not layout.scheduled:
+            return made
         lists = [p.name for p in self.op.signature.parameters if p.kind == "Tensor[]"]
         facts = dict(normalise(self.op, self._facts(point)).values)
         if self.own_pack and claim.prepare is not None:

@@ -123,6 +123,13 @@ class Operator:
         text: str = torch.library.infer_schema(self.reference, mutates_args=self.writes)
         return text
 
+    @cached_property
+    def _solved(self) -> tuple[tuple[str, Shape], ...]:
+        """Shapes in the order in which dims are solved: a rounded one says the least."""
+        rounded = [any(d.form == "ceil" for d in s.dims) for s in self.shapes.values()]
+        order = sorted(zip(rounded, self.shapes.items(), strict=True), key=lambda row: row[0])
+        return tuple(row for _, row in order)
+
     def inner(self, arg: str) -> int:
         """How many dims of an argument, or of ``out``, follow the star."""
         return len((self.outputs[0].shape if arg == "out" else self.shapes[arg]).inner)
@@ -145,8 +152,7 @@ class Operator:
         """
         values: dict[str, int] = {n: arguments[n] for n in self.integers if n in arguments}
         found: dict[str, str] = {}
-        order = sorted(self.shapes.items(), key=lambda s: any(d.form == "ceil" for d in s[1].dims))
-        for arg, shape in order:
+        for arg, shape in self._solved:
             tensor = arguments.get(arg)
             if tensor is not None:
                 self._match(arg, shape, tuple(tensor.shape), values, found)

@@ -11,6 +11,7 @@ import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from trivet.errors import DeclarationError
 
@@ -126,12 +127,12 @@ class Shape:
             raise DeclarationError(msg)
         return cls(text, dims)
 
-    @property
+    @cached_property
     def star(self) -> bool:
         """Whether any number of leading dims is allowed."""
         return bool(self.dims) and self.dims[0].star
 
-    @property
+    @cached_property
     def inner(self) -> tuple[Dim, ...]:
         """The entries after the star (all of them without one)."""
         return self.dims[1:] if self.star else self.dims

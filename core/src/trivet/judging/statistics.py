@@ -9,7 +9,8 @@ dtype, plus a floor of a few roundings. Nothing is absolute: an error counts by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,6 +86,22 @@ def errors(result: Tensor, oracle: Tensor, judged: Tensor) -> Errors:
     )
 
 
+def errors_of_several(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Errors]:
+    """Measures results of equal shape and dtype, each against its oracle, where they are judged."""
+    near, right = (torch.stack(column) for column in zip(*pairs, strict=True))
+    if not near.numel():
+        return [Errors()] * len(pairs)
+    found = errors_of_rows(near, right, judged_elements(near, right))
+    counts = found.counted.reshape(len(pairs), -1)
+    totals = found.bias.where(found.counted, 0.0).reshape(counts.shape).sum(-1)
+    columns = (
+        found.elements.reshape(len(pairs), -1).amax(-1),
+        found.root_mean_square.reshape(counts.shape).amax(-1),
+        (totals / counts.sum(-1).clamp_min(1)).abs(),
+    )
+    return [Errors(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+
+
 def errors_of_rows(result: Tensor, oracle: Tensor, judged: Tensor) -> RowErrors:
     """Measures each row of a result that has elements.
 
@@ -98,20 +115,20 @@ def errors_of_rows(result: Tensor, oracle: Tensor, judged: Tensor) -> RowErrors:
     """
     smallest = torch.finfo(result.dtype).tiny
     shape = (-1, result.shape[-1]) if result.dim() else (1, 1)
-    keep = judged.reshape(shape)
-    o = oracle.reshape(shape).where(keep, 0.0)
-    d = (result.double().reshape(shape) - oracle.reshape(shape)).where(keep, 0.0)
+    keep, o = judged.reshape(shape), oracle.reshape(shape)
+    d = result.double().reshape(shape) - o
+    if not bool(keep.all()):
+        o, d = o.where(keep, 0.0), d.where(keep, 0.0)
     scale = o.abs().amax(-1).clamp_min(smallest)
     count = keep.sum(-1)
     # Rows are divided by their scale before anything is squared: no overflow, no underflow.
     d, o = d / scale[:, None], o / scale[:, None]
-    power = o.pow(2).sum(-1)
     floor = (smallest / scale).pow(2) * count.clamp_min(1)
-    norm = torch.maximum(power, floor).sqrt()
+    power = torch.maximum(o.pow(2).sum(-1), floor)
     return RowErrors(
         elements=d.abs(),
-        root_mean_square=d.pow(2).sum(-1).sqrt() / norm,
-        bias=(d * o).sum(-1) / torch.maximum(power, floor),
+        root_mean_square=d.pow(2).sum(-1).sqrt() / power.sqrt(),
+        bias=(d * o).sum(-1) / power,
         counted=count > 0,
     )
 
@@ -163,8 +180,11 @@ class Allowance:
 
 
 def kinds(t: Tensor) -> Tensor:
-    """The kind of each number: finite, NaN, +Inf or -Inf."""
-    if not t.dtype.is_floating_point or bool(t.isfinite().all()):
+    """The kind of each number: finite, NaN, +Inf or -Inf.
+
+    A sum that is finite has finite terms alone: one pass tells what holds nearly always.
+    """
+    if not t.dtype.is_floating_point or math.isfinite(float(t.sum())) or bool(t.isfinite().all()):
         return torch.full(t.shape, FINITE, dtype=torch.uint8)
     infinite = t.isinf() * torch.where(t > 0, POSITIVE, NEGATIVE)
     return (t.isnan() * NAN + infinite).to(torch.uint8)
