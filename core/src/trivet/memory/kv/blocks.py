@@ -85,7 +85,7 @@ class KvBlocks:
             raise MemoryFault(f"{n} blocks cannot be allocated")
         short = n - len(self._empty)
         if short > len(self._idle):
-            raise self._exhausted(n)
+            raise _exhausted(self, n)
         if short > 0:
             self._evict(short)
         if n == 0:
@@ -105,7 +105,7 @@ class KvBlocks:
             InvalidBuffer: the block is free, or not of this pool.
         """
         if not self.refcount(block):
-            raise self._invalid(block)
+            raise _invalid(self, block)
         self._references[block] += 1
 
     def refcount(self, block: int) -> int:
@@ -115,7 +115,7 @@ class KvBlocks:
             InvalidBuffer: the block is not of this pool.
         """
         if not self._is_own(block):
-            raise self._invalid(block)
+            raise _invalid(self, block)
         return self._references[block]
 
     def free(self, blocks: Iterable[int]) -> None:
@@ -132,7 +132,7 @@ class KvBlocks:
             if not self._is_own(block) or not references[block]:
                 for given_up in blocks[:i]:
                     references[given_up] += 1
-                raise self._invalid(block)
+                raise _invalid(self, block)
             references[block] -= 1
             if not references[block]:
                 ended.append(block)
@@ -151,7 +151,7 @@ class KvBlocks:
             InvalidBuffer: the block is free, or not of this pool, or has another key.
         """
         if not self.refcount(block):
-            raise self._invalid(block)
+            raise _invalid(self, block)
         known = self._keys.get(block)
         if known is not None and known != key:
             msg = f"block {block} is cached under another key"
@@ -193,7 +193,7 @@ class KvBlocks:
         """
         count = self.refcount(block)
         if not count:
-            raise self._invalid(block)
+            raise _invalid(self, block)
         if count == 1 and block not in self._keys:
             return block, False
         (new,) = self.allocate(1)
@@ -310,28 +310,30 @@ class KvBlocks:
             pass  # the loop finds which
         for block in blocks:
             if not self._is_own(block) or not self._references[block]:
-                raise self._invalid(block)
+                raise _invalid(self, block)
 
-    def _invalid(self, block: object) -> InvalidBuffer:
-        if type(block) is int and 0 <= block < self.num_blocks:
-            return InvalidBuffer(
-                f"block {block} is free",
-                fix="each block is freed once for each allocate and share, and not used afterwards",
-            )
+
+def _invalid(pool: KvBlocks, block: object) -> InvalidBuffer:
+    if type(block) is int and 0 <= block < pool.num_blocks:
         return InvalidBuffer(
-            f"{block!r} is not a block of this pool: its blocks are the integers 0 to "
-            f"{self.num_blocks - 1}",
-            fix="pass only numbers that this pool's allocate returned",
+            f"block {block} is free",
+            fix="each block is freed once for each allocate and share, and not used afterwards",
         )
+    return InvalidBuffer(
+        f"{block!r} is not a block of this pool: its blocks are the integers 0 to "
+        f"{pool.num_blocks - 1}",
+        fix="pass only numbers that this pool's allocate returned",
+    )
 
-    def _exhausted(self, n: int) -> OutOfMemory:
-        known = self.bytes_per_block
-        return OutOfMemory(
-            f"{n} KV blocks were asked for, {self.num_free} of {self.num_blocks} are free",
-            requested_bytes=n * (known or 0),
-            free_bytes=None if known is None else self.num_free * known,
-            limit_bytes=None if known is None else self.num_blocks * known,
-            tag="kv_blocks",
-            retryable=n <= self.num_blocks,
-            fix="finish or preempt a sequence, or make the pool larger",
-        )
+
+def _exhausted(pool: KvBlocks, n: int) -> OutOfMemory:
+    known = pool.bytes_per_block
+    return OutOfMemory(
+        f"{n} KV blocks were asked for, {pool.num_free} of {pool.num_blocks} are free",
+        requested_bytes=n * (known or 0),
+        free_bytes=None if known is None else pool.num_free * known,
+        limit_bytes=None if known is None else pool.num_blocks * known,
+        tag="kv_blocks",
+        retryable=n <= pool.num_blocks,
+        fix="finish or preempt a sequence, or make the pool larger",
+    )

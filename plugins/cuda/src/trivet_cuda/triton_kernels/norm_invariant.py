@@ -1,0 +1,217 @@
+"""The same norms where a row must not depend on how many there are: one config a row length.
+
+One compiled program computes every row of a given length, in one order of additions; how many
+rows a call has decides the size of the grid alone. Alignment is part of the domain, since the
+program for unaligned rows adds in another order.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+from typing import Any, Final
+
+import torch
+from torch import Tensor, empty_like
+
+from trivet.contracts import Term, divisible, implements, offset_aligned, rows
+from trivet_cuda.triton_kernels.norm import (
+    FUSED_NORM,
+    NORM,
+    Arm,
+    add_and_normalise,
+    arms,
+    normalise,
+)
+from trivet_cuda.triton_kernels.norm_kernels import fixed
+from trivet_cuda.triton_kernels.rows import VECTOR, rows_of
+
+_ALIGNED: Final[list[Term]] = [
+    divisible("hidden", VECTOR),
+    rows("x", VECTOR),
+    offset_aligned("x", 16),
+    offset_aligned("weight", 16),
+]
+_NORM: Final[list[Term]] = [*NORM, *_ALIGNED]
+_FUSED: Final[list[Term]] = [
+    *FUSED_NORM,
+    *_ALIGNED,
+    rows("residual", VECTOR),
+    offset_aligned("residual", 16),
+]
+
+
+@cache
+def choose(
+    fused: bool,
+    x: torch.dtype,
+    weight: torch.dtype,
+    hidden: int,
+    aligned: bool,
+    index: int,
+    *scalars: Any,
+) -> tuple[Arm, ...]:
+    """One launch, whatever the number of rows."""
+    return arms(
+        ((inf, fixed(hidden, 2 if fused else 4)),),
+        fused,
+        x,
+        weight,
+        hidden,
+        aligned,
+        index,
+        *scalars,
+    )
+
+
+@implements(
+    "rms_norm@1",
+    name="triton_invariant",
+    domain=_NORM,
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+def rms_norm(
+    x: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+    variance_size: int = 0,
+) -> Tensor:
+    """Normalises rows into a fresh tensor."""
+    y = empty_like(x)
+    normalise(choose, x, weight, y, eps, weight_offset, weight_in_float32, variance_size)
+    return y
+
+
+@implements(
+    "rms_norm_@1",
+    name="triton_invariant",
+    domain=_NORM,
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+def rms_norm_(
+    x: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+    variance_size: int = 0,
+) -> None:
+    """Normalises the rows of ``x`` in place."""
+    normalise(choose, x, weight, x, eps, weight_offset, weight_in_float32, variance_size)
+
+
+@implements(
+    "rms_norm_out@1",
+    name="triton_invariant",
+    domain=[*_NORM, rows("out")],
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+def rms_norm_out(
+    x: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+    variance_size: int = 0,
+    *,
+    out: Tensor,
+) -> None:
+    """Normalises rows into ``out``."""
+    normalise(choose, x, weight, out, eps, weight_offset, weight_in_float32, variance_size)
+
+
+@implements(
+    "fused_add_rms_norm@1",
+    name="triton_invariant",
+    domain=_FUSED,
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+def fused_add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+    variance_size: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Adds and normalises into two fresh tensors."""
+    y, total = empty_like(x), empty_like(residual)
+    add_and_normalise(
+        choose, x, residual, weight, y, total, eps, weight_offset, weight_in_float32, variance_size
+    )
+    return y, total
+
+
+@implements(
+    "fused_add_rms_norm_@1",
+    name="triton_invariant",
+    domain=_FUSED,
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+def fused_add_rms_norm_(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+    variance_size: int = 0,
+) -> None:
+    """Adds into ``residual`` and normalises into ``x``."""
+    add_and_normalise(
+        choose,
+        x,
+        residual,
+        weight,
+        x,
+        residual,
+        eps,
+        weight_offset,
+        weight_in_float32,
+        variance_size,
+    )
+
+
+@implements(
+    "fused_add_rms_norm_out@1",
+    name="triton_invariant",
+    domain=_FUSED,
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+def fused_add_rms_norm_out(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+    variance_size: int = 0,
+    *,
+    out: list[Tensor],
+) -> None:
+    """Adds and normalises into ``out``: the normalised rows, then the sum."""
+    y, total = rows_of(out)
+    add_and_normalise(
+        choose, x, residual, weight, y, total, eps, weight_offset, weight_in_float32, variance_size
+    )

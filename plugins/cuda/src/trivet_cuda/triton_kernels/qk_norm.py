@@ -1,0 +1,345 @@
+"""qk_rms_norm: the heads of q and of k in one launch, in place also on views of one projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from math import inf
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, empty_like
+
+from trivet.contracts import (
+    Term,
+    between,
+    contiguous,
+    divisible,
+    dtype,
+    equal,
+    implements,
+    offset_aligned,
+    rows,
+)
+from trivet.errors import DomainError
+from trivet.kernels.triton import Kernel, Tuned, Variant
+from trivet.kernels.triton.tuned import Key
+from trivet_cuda.triton_kernels.norm_kernels import scaled
+from trivet_cuda.triton_kernels.rows import (
+    FLOATS,
+    TABLES,
+    VECTOR,
+    arch,
+    device,
+    named,
+    promises,
+    stride_of,
+)
+
+_DOMAIN: Final[list[Term]] = [
+    dtype("q", *FLOATS),
+    dtype("q_weight", *FLOATS),
+    equal("k.dtype", "q.dtype"),
+    equal("k_weight.dtype", "q_weight.dtype"),
+    rows("q"),
+    rows("k"),
+    contiguous("q_weight"),
+    contiguous("k_weight"),
+    between("head_dim", 1, 8192),
+]
+_ALIGNED: Final[list[Term]] = [
+    *_DOMAIN,
+    divisible("head_dim", VECTOR),
+    rows("q", VECTOR),
+    rows("k", VECTOR),
+    *(offset_aligned(name, 16) for name in ("q", "k", "q_weight", "k_weight")),
+]
+"""Where one compiled program serves every token, in one order of additions."""
+
+
+@triton.jit
+def _part(
+    x: tl.tensor,
+    weight: tl.tensor,
+    y: tl.tensor,
+    x_stride: tl.tensor,
+    y_stride: tl.tensor,
+    first: tl.tensor,
+    tokens: tl.tensor,
+    block: tl.tensor,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    EPS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    IN_FLOAT32: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SPAN: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Normalises ``SPAN`` heads of each of ``TOKENS`` tokens."""
+    line = tl.arange(0, TOKENS * SPAN)[:, None]
+    token, head = first + line // SPAN, block * SPAN + line % SPAN
+    col = tl.arange(0, BLOCK)[None, :]
+    inside = col < DIM
+    if HEADS % SPAN != 0:
+        inside = inside & (head < HEADS)
+    if TOKENS > 1:
+        inside = inside & (token < tokens)
+    at = head * DIM + col
+    # each row reads the weight for itself, in its own layout, and before x: without the barrier
+    # the assembler would move this load behind the first use of x
+    w = tl.load(weight + line * 0 + col, mask=col < DIM, other=0.0)
+    tl.debug_barrier()
+    f = tl.load(x + token.to(tl.int64) * x_stride + at, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(f * f, 1, keep_dims=True) * (1.0 / DIM)
+    r = scaled(f * tl.rsqrt(mean + EPS), w, y.dtype.element_ty, OFFSET, IN_FLOAT32)
+    tl.store(y + token.to(tl.int64) * y_stride + at, r, mask=inside)
+
+
+@triton.jit
+def _qk_rms_norm(
+    q: tl.tensor,
+    k: tl.tensor,
+    q_weight: tl.tensor,
+    k_weight: tl.tensor,
+    q_out: tl.tensor,
+    k_out: tl.tensor,
+    q_stride: tl.tensor,
+    k_stride: tl.tensor,
+    q_out_stride: tl.tensor,
+    k_out_stride: tl.tensor,
+    tokens: tl.tensor,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    EPS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    IN_FLOAT32: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SPAN: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """A program takes some heads of q, or some of k; those of a token follow each other."""
+    Q_BLOCKS: tl.constexpr = (HEADS + SPAN - 1) // SPAN
+    BLOCKS: tl.constexpr = Q_BLOCKS + (KV_HEADS + SPAN - 1) // SPAN
+    first = tl.program_id(0) // BLOCKS * TOKENS
+    block = tl.program_id(0) % BLOCKS
+    if block < Q_BLOCKS:
+        _part(
+            q, q_weight, q_out, q_stride, q_out_stride, first, tokens, block,
+            HEADS, DIM, EPS, OFFSET, IN_FLOAT32, TOKENS, SPAN, BLOCK,
+        )  # fmt: skip
+    else:
+        _part(
+            k, k_weight, k_out, k_stride, k_out_stride, first, tokens, block - Q_BLOCKS,
+            KV_HEADS, DIM, EPS, OFFSET, IN_FLOAT32, TOKENS, SPAN, BLOCK,
+        )  # fmt: skip
+
+
+KERNEL: Final = Kernel(
+    _qk_rms_norm,
+    q="*T", k="*T", q_weight="*W", k_weight="*W", q_out="*T", k_out="*T",
+    q_stride="i64", k_stride="i64", q_out_stride="i64", k_out_stride="i64", tokens="i32",
+)  # fmt: skip
+_POINTERS: Final = "q k q_weight k_weight q_out k_out"
+_STRIDES: Final = "q_stride k_stride q_out_stride k_out_stride"
+
+
+def config(dim: int, heads: int, tokens: int, span: int = 8, vectors: int = 1) -> dict[str, Any]:
+    """Some heads of some tokens; a thread always has a whole vector of a row.
+
+    So the lanes of a row, and with them the order of its sum, depend on ``dim`` alone up to 256;
+    longer heads are given four warps.
+    """
+    span, block = min(span, triton.next_power_of_2(heads)), triton.next_power_of_2(dim)
+    tokens = max(tokens, 32 * VECTOR // (span * block))
+    warps = tokens * span * block // (32 * VECTOR * vectors)
+    warps = min(max(warps, 1), 8) if dim <= 32 * VECTOR else 4
+    if dim > 32 * VECTOR:
+        tokens, span = 1, max(1, min(span, 4096 // block))
+    made = {"TOKENS": tokens, "SPAN": span, "BLOCK": block}
+    return made | {"num_warps": warps, "num_stages": 1}
+
+
+def default(key: Mapping[str, Any]) -> tuple[tuple[float, dict[str, Any]], ...]:
+    """One token a program where there are few, two where there are many."""
+    dim, heads = int(key["head_dim"]), int(key["heads"])
+    return (128, config(dim, heads, 1)), (inf, config(dim, heads, 2, vectors=2))
+
+
+def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, Any]]:
+    """What is worth measuring for a number of tokens."""
+    dim, heads, seen = int(key["head_dim"]), int(key["heads"]), []
+    for tokens in (1, 2, 4) if rows > 64 else (1,):
+        for span in (2, 4, 8, 16):
+            for vectors in (1, 2):
+                made = config(dim, heads, tokens, span, vectors)
+                if made not in seen and made["TOKENS"] * made["SPAN"] * made["BLOCK"] <= 8192:
+                    seen.append(made)
+    yield from seen
+
+
+TUNED: Final = Tuned("qk_rms_norm", TABLES, space=space, default=default)
+
+Arm = tuple[float, int, int, Callable[..., None]]
+"""The most tokens it is for, tokens a program, programs for these, and the launch."""
+
+
+def variant(
+    q: torch.dtype, weight: torch.dtype, aligned: bool, given: Mapping[str, Any]
+) -> Variant:
+    """The kernel with its constants and options, told apart by their case."""
+    return KERNEL.variant(
+        {"T": q, "W": weight},
+        {n: v for n, v in given.items() if n.isupper()},
+        divisible=promises(_POINTERS, _STRIDES, aligned=aligned),
+        **{n: v for n, v in given.items() if not n.isupper()},
+    )
+
+
+@cache
+def _arms(
+    q: torch.dtype,
+    weight: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    aligned: bool,
+    index: int,
+    eps: float,
+    weight_offset: float,
+    weight_in_float32: bool,
+) -> tuple[Arm, ...]:
+    """The launches of one kind of call, by number of tokens."""
+    fixed = {
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "DIM": dim,
+        "EPS": float(eps),
+        "OFFSET": float(weight_offset),
+        "IN_FLOAT32": bool(weight_in_float32),
+    }
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim}
+    found = []
+    key: Key = {"dtype": named(q), "weight": named(weight), **sizes}
+    for most, chosen in TUNED.buckets(arch(index), key):
+        made = variant(q, weight, aligned, {**fixed, **chosen}).on(device(index))
+        blocks = -(-heads // chosen["SPAN"]) + -(-kv_heads // chosen["SPAN"])
+        found.append((most, int(chosen["TOKENS"]), blocks, made))
+    return tuple(found)
+
+
+def _normalise(
+    q: Tensor,
+    k: Tensor | None,
+    q_weight: Tensor,
+    k_weight: Tensor | None,
+    outs: list[Tensor] | None,
+    *scalars: Any,
+) -> None:
+    """Launches into ``outs``, or in place."""
+    if (k is None) != (k_weight is None):
+        msg = "qk_rms_norm: k and k_weight are given together or not at all"
+        raise DomainError(msg, fix="pass both, or neither")
+    shape = q.shape
+    heads, dim = shape[-2], shape[-1]
+    count = q.numel() // (heads * dim)
+    if not count:
+        return
+    q_stride = stride_of(q, 2)
+    if k is None or k_weight is None:
+        kv_heads, k, k_weight, k_stride = 0, q, q_weight, q_stride
+    else:
+        kv_heads, k_stride = k.shape[-2], stride_of(k, 2)
+    low = q.data_ptr() | k.data_ptr() | q_weight.data_ptr() | k_weight.data_ptr()
+    low |= (q_stride | k_stride | dim) << 1
+    if outs is None:
+        q_out, k_out, q_step, k_step = q, k, q_stride, k_stride
+    else:
+        q_out, k_out = outs[0], outs[-1]
+        q_step, k_step = heads * dim, (kv_heads or heads) * dim
+    for most, each, blocks, launch in _arms(
+        q.dtype, q_weight.dtype, heads, kv_heads, dim, not low & 15, q.get_device(), *scalars
+    ):
+        if count <= most:
+            launch(
+                -(-count // each) * blocks, 1, 1,
+                q, k, q_weight, k_weight, q_out, k_out,
+                q_stride, k_stride, q_step, k_step, count,
+            )  # fmt: skip
+            return
+
+
+@implements(
+    "qk_rms_norm@1",
+    name="triton_aligned",
+    domain=_ALIGNED,
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+@implements(
+    "qk_rms_norm@1",
+    name="triton",
+    domain=_DOMAIN,
+    graph_safe=True,
+    deterministic=True,
+    checks=False,
+)
+def qk_rms_norm(
+    q: Tensor,
+    k: Tensor | None,
+    q_weight: Tensor,
+    k_weight: Tensor | None,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+) -> list[Tensor]:
+    """Normalises heads into fresh tensors."""
+    outs = [empty_like(q)] if k is None else [empty_like(q), empty_like(k)]
+    _normalise(q, k, q_weight, k_weight, outs, eps, weight_offset, weight_in_float32)
+    return outs
+
+
+@implements(
+    "qk_rms_norm_@1",
+    name="triton_aligned",
+    domain=_ALIGNED,
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+@implements(
+    "qk_rms_norm_@1",
+    name="triton",
+    domain=_DOMAIN,
+    graph_safe=True,
+    deterministic=True,
+    checks=False,
+)
+def qk_rms_norm_(
+    q: Tensor,
+    k: Tensor | None,
+    q_weight: Tensor,
+    k_weight: Tensor | None,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    weight_in_float32: bool = False,
+) -> None:
+    """Normalises the heads of ``q`` and ``k`` in place."""
+    _normalise(q, k, q_weight, k_weight, None, eps, weight_offset, weight_in_float32)
+
+
+def variants(arch: str) -> Iterator[tuple[str, Variant]]:
+    """Typical variants, for compilation ahead of time."""
+    del arch
+    for heads, kv_heads, dim in ((32, 8, 128), (16, 2, 256), (9, 3, 64)):
+        fixed = {"HEADS": heads, "KV_HEADS": kv_heads, "DIM": dim, "EPS": 1e-6}
+        fixed |= {"OFFSET": 0.0, "IN_FLOAT32": False}
+        for most, chosen in default({"heads": heads, "head_dim": dim}):
+            made = variant(torch.bfloat16, torch.bfloat16, aligned=True, given=fixed | chosen)
+            yield f"qk_rms_norm-{heads}x{dim}-{most}", made
