@@ -1,0 +1,210 @@
+"""kv_cache_write: rows of keys and values into their slots, several tokens a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from math import inf
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of, rows
+from trivet.errors import DomainError
+from trivet.kernels.triton import Kernel, Tuned, Variant
+from trivet_cuda.triton_kernels.row_layout import (
+    FLOATS,
+    TABLES,
+    WIDE,
+    arch_at,
+    device_at,
+    named,
+    power_of_two,
+    row_stride,
+)
+
+
+@triton.jit
+def _write(
+    k: tl.tensor,
+    v: tl.tensor,
+    k_cache: tl.tensor,
+    v_cache: tl.tensor,
+    slots: tl.tensor,
+    k_stride: tl.tensor,
+    v_stride: tl.tensor,
+    tokens: tl.tensor,
+    capacity: tl.tensor,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    token = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    feature = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = (token < tokens)[:, None] & (feature < WIDTH)
+    key = tl.load(k + (token * k_stride)[:, None] + feature, mask=inside, other=0.0)
+    value = tl.load(v + (token * v_stride)[:, None] + feature, mask=inside, other=0.0)
+    # one load a token: with a dim more, every thread would load it for each of its features
+    slot = tl.load(slots + token, mask=token < tokens, other=-1)[:, None]
+    # nothing outside of a cache is ever written, whatever a slot says
+    kept = (slot >= 0) & (slot < capacity) & (feature < WIDTH)
+    to = slot * WIDTH + feature
+    tl.store(k_cache + to, key.to(k_cache.dtype.element_ty), mask=kept)
+    tl.store(v_cache + to, value.to(v_cache.dtype.element_ty), mask=kept)
+
+
+_KERNEL: Final = Kernel(
+    _write,
+    k="*T",
+    v="*T",
+    k_cache="*C",
+    v_cache="*C",
+    slots="*i64",
+    k_stride="i64",
+    v_stride="i64",
+    tokens="i64",
+    capacity="i64",
+)
+
+_WIDEST: Final = 4096
+_FEW_TOKENS: Final = 512
+
+
+def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
+    """Tokens a program, and warps."""
+    block = min(power_of_two(key["width"]), _WIDEST)
+    for count in (1, 2, 4, 8, 16):
+        if count <= power_of_two(rows) and count * block <= 4 * _WIDEST:
+            for warps in (1, 2, 4, 8):
+                yield {"ROWS": count, "num_warps": warps}
+
+
+def default(key: Mapping[str, Any]) -> tuple[tuple[float, dict[str, int]], ...]:
+    """One token a program while there are few; then 4096 elements of keys and of values."""
+    block = min(power_of_two(key["width"]), _WIDEST)
+    many = max(1, _WIDEST // block)
+    return (
+        (_FEW_TOKENS, {"ROWS": 1, "num_warps": 4}),
+        (inf, {"ROWS": min(many, 4), "num_warps": 4}),
+    )
+
+
+_TUNED: Final = Tuned("kv_cache_write", TABLES, space=space, default=default)
+
+
+def _variant(
+    elements: tuple[torch.dtype, torch.dtype],
+    width: int,
+    config: Mapping[str, Any],
+    *,
+    aligned: bool,
+) -> Variant:
+    element, cached = elements
+    promised = dict.fromkeys(("k", "v", "k_cache", "v_cache"), WIDE)
+    promised |= dict.fromkeys(("k_stride", "v_stride"), WIDE // element.itemsize)
+    return _KERNEL.variant(
+        {"T": element, "C": cached},
+        {"WIDTH": width, "ROWS": config["ROWS"], "BLOCK": min(power_of_two(width), _WIDEST)},
+        divisible=promised if aligned else {},
+        num_warps=config["num_warps"],
+    )
+
+
+@cache
+def _launches(
+    index: int, element: torch.dtype, cached: torch.dtype, width: int, aligned: bool
+) -> tuple[tuple[float, int, Any], ...]:
+    """``(most tokens, tokens a program, launch)``, for rising numbers of tokens."""
+    key: dict[str, Any] = {"width": width, "dtype": named(element), "cache": named(cached)}
+    return tuple(
+        (
+            limit,
+            config["ROWS"],
+            _variant((element, cached), width, config, aligned=aligned).on(device_at(index)),
+        )
+        for limit, config in _TUNED.buckets(arch_at(index), key)
+    )
+
+
+def refuse_layout(layout: str) -> None:
+    """Raises for an order of cache blocks that no kernel here writes."""
+    msg = f"the layout of the caches is {layout!r}"
+    raise DomainError(msg, fix="use 'NHD', [blocks, block_size, kv_heads, head_dim]")
+
+
+_DOMAIN: Final[list[Term]] = [
+    dtype("k", *FLOATS),
+    equal("v.dtype", "k.dtype"),
+    dtype("k_cache", *FLOATS),
+    equal("v_cache.dtype", "k_cache.dtype"),
+    rows("k"),
+    rows("v"),
+    contiguous("k_cache"),
+    contiguous("v_cache"),
+    contiguous("slots"),
+    one_of("layout", "NHD"),
+]
+
+
+@implements(
+    "kv_cache_write@1",
+    name="triton",
+    domain=_DOMAIN,
+    sources=("row_layout.py",),
+    graph_safe=True,
+    deterministic=True,
+    batch_invariant=True,
+    checks=False,
+)
+def kv_cache_write(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    layout: str = "NHD",
+) -> None:
+    """Copies each token's rows into its slot; one that is not in the cache is left out."""
+    if layout != "NHD":
+        refuse_layout(layout)
+    tokens = slots.numel()
+    if not tokens:
+        return
+    blocks, block_size, kv_heads, head_dim = k_cache.shape
+    width = kv_heads * head_dim
+    k_strides, v_strides = k.stride(), v.stride()
+    k_stride = k_strides[0] if len(k_strides) == 3 else row_stride(k, 2)
+    v_stride = v_strides[0] if len(v_strides) == 3 else row_stride(v, 2)
+    addresses = k.data_ptr() | v.data_ptr() | k_cache.data_ptr() | v_cache.data_ptr()
+    aligned = not (addresses | (k_stride | v_stride) * k.element_size()) & (WIDE - 1)
+    launches = _launches(k.get_device(), k.dtype, k_cache.dtype, width, aligned)
+    for most, rows_each, launch in launches:  # noqa: B007  # the last one holds for any number
+        if tokens <= most:
+            break
+    launch(
+        -(-tokens // rows_each),
+        -(-width // _WIDEST),
+        1,
+        k,
+        v,
+        k_cache,
+        v_cache,
+        slots,
+        k_stride,
+        v_stride,
+        tokens,
+        blocks * block_size,
+    )
+
+
+def variants(arch: str) -> Iterator[tuple[str, Variant]]:
+    """Typical variants, for checks ahead of time; they are the same for every architecture."""
+    del arch
+    for width in (1024, 5120):
+        for size, (_, config) in zip(("few", "many"), default({"width": width}), strict=True):
+            for element in (torch.bfloat16, torch.float32):
+                name = f"kv_cache/{width}/{size}/{element}".replace("torch.", "")
+                yield name, _variant((element, element), width, config, aligned=True)
