@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import trivet
-from trivet import collectives, contracts, devices, memory, rope
+from trivet import capture, collectives, contracts, devices, memory, rope
 from trivet.binding import plan, step, workspace
 from trivet.catalogue import operators
 from trivet.cli.declaration import signatures
@@ -165,6 +165,8 @@ ENGINE: dict[str, Callable[..., Any] | type] = {
     "KvCaches": memory.KvCaches,
     "dev.collectives": collectives.DeviceCollectives,
     "DeviceGroup": collectives.DeviceGroup,
+    "dev.capture": capture.DeviceCapture,
+    **{f"trivet.capture.{n}": getattr(capture, n) for n in ("Buckets", "Input", "boundary")},
     **{f"trivet.rope.{name}": getattr(rope, name) for name in rope.__all__},
 }
 """What an engine uses; ``dev`` is a ``trivet.Device``."""
@@ -178,7 +180,7 @@ VENDOR: dict[str, Callable[..., Any] | type] = {
 }
 """What a vendor uses; the protocols of ``MODULES`` follow."""
 
-MODULES = (contracts.memory, contracts.collectives)
+MODULES = (contracts.memory, contracts.collectives, contracts.capture)
 
 
 def api_page() -> str:

@@ -97,6 +97,7 @@ SOLE = {
     "repeat": "wrong_after_ten_calls",
     "metamorphic": "small_batches_summed_wide",
     "state": "works_only_after_another",
+    "graph": "writes_behind_torch",
 }
 
 

@@ -183,11 +183,14 @@ def trivet_memory(device):
     return "allocator of " + device.kind
 def trivet_collectives(device):
     return "links"
+def trivet_capture(device):
+    return "graphs"
 """
     got, _ = offer(dists, source)
     assert dict(got.defaults) == {"block_size": (32, "a page", "dev")}
     assert dict(got.memory) == {"dev": "allocator of dev"}
     assert dict(got.collectives) == {"dev": "links"}
+    assert dict(got.capture) == {"dev": "graphs"}
     assert dict(got.operators) == dict(operators())
 
 

@@ -74,7 +74,9 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
     if given.trace:
         trace.write(given.trace, calls, settings, timing.spans if timing else ())
     steps = timing.steps if timing else 0.0
-    return report.collect(settings, texts.texts, calls, engine.model.memory(), times, steps)
+    memory, decode = engine.model.memory(), engine.model.decode
+    captured = decode.report() if decode else None
+    return report.collect(settings, texts.texts, calls, memory, times, steps, captured)
 
 
 def times_for(given: SimpleNamespace) -> Times | None:

@@ -32,8 +32,10 @@ class Inputs:
     max_length: int
 
 
-def lay_out(pieces: list[Piece], pool: KvBlocks, device: torch.device) -> Inputs:
-    """Lays the pieces of a step one after the other."""
+def lay_out(
+    pieces: list[Piece], pool: KvBlocks, device: torch.device, *, blocks: int | None = None
+) -> Inputs:
+    """Lays the pieces of a step one after the other; ``blocks``: columns of the table."""
 
     def tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=device)
@@ -49,7 +51,7 @@ def lay_out(pieces: list[Piece], pool: KvBlocks, device: torch.device) -> Inputs
             [i for p in pieces for i in range(p.start, p.start + len(p.ids))], torch.int64
         ),
         slots=torch.cat(slots).to(device),
-        table=pool.table([piece.request.blocks for piece in pieces]).to(device),
+        table=pool.table([p.request.blocks for p in pieces], max_blocks=blocks).to(device),
         starts=tensor(starts, torch.int32),
         lengths=tensor(lengths, torch.int32),
         rows=tensor([end - 1 for piece, end in ends if piece.samples], torch.int64),

@@ -6,7 +6,8 @@ installed packages offer for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,11 @@ import torch
 import trivet
 from llm import bound, sampling, weights
 from llm.config import Config
-from llm.inputs import lay_out
+from llm.decode import Decode, replayed
+from llm.inputs import Inputs, lay_out
 from llm.schedule import Piece
 from llm.source import Source
-from llm.timing import Times
+from llm.timing import GRAPH, Times
 
 
 def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -101,11 +103,13 @@ class Llama:
         observe: bool = False,
         times: Times | None = None,
         advance: Callable[[], None] = lambda: None,
+        capture: Sequence[int] = (),
     ) -> None:
         c = self.config = file.config
         self._where, self._memory, self._times = device.torch, device.memory, times
         self._observe = observe and times is None  # what is timed is counted
-        self.plan = device.plan(sites(c, dtype, block_size), observe=self._observe)
+        mode = "captured" if capture else "eager"
+        self.plan = device.plan(sites(c, dtype, block_size), observe=self._observe, mode=mode)
         self._at = self.plan.at if times is None else times.timed(self.plan.at)
         self._weights = weights.load(
             file,
@@ -121,6 +125,10 @@ class Llama:
         reach = min(c.context, num_blocks * block_size)  # no position beyond the cache is computed
         tables = c.rope.tables(torch.arange(reach), length=reach)
         self._cos, self._sin = (t.to(self._where) for t in tables)
+        self.decode = Decode(device, self, capture, reach) if capture else None
+        if times is not None and self.decode is not None:
+            self.decode.timed(times.call)
+        self._before = self.plan.counts() if self._observe else {}  # what the captures called
 
     def _placed(self, weight: torch.Tensor) -> torch.Tensor:
         """The weight, counted until its memory ends; packing may be the end of it."""
@@ -134,13 +142,19 @@ class Llama:
     def calls(self) -> list[dict[str, Any]]:
         """Which implementation ran at each site, how often and why, if that is counted or timed.
 
+        A step that is replayed counts what it captured; where time is taken it is one row.
         Otherwise all that some step may choose there, and None for how often.
         """
         if self._times is not None:
-            return bound.rows(self.plan, self._times.table())
+            table = dict(self._times.table())
+            replays = [replayed(table.pop(key)) for key in list(table) if key[0] == GRAPH]
+            return [*replays, *bound.rows(self.plan, table)]
         if self._observe:
-            counted = sorted(self.plan.counts().items())
-            return bound.rows(self.plan, {key: {"calls": n} for key, n in counted})
+            counted = Counter(self.plan.counts())
+            counted.subtract(self._before)
+            counted.update(self.decode.counts() if self.decode else {})
+            ran = sorted((key, n) for key, n in counted.items() if n)
+            return bound.rows(self.plan, {key: {"calls": n} for key, n in ran})
         return self.bound()
 
     def bound(self) -> list[dict[str, Any]]:
@@ -150,11 +164,21 @@ class Llama:
     @torch.inference_mode()
     def step(self, pieces: list[Piece]) -> list[int]:
         """Runs the pieces through the model; the next token of each piece that samples."""
-        c, n = self.config, lay_out(pieces, self.pool, self._where)
-        tokens, shape = len(n.ids), (-1, c.heads + 2 * c.kv_heads, c.head_dim)
-        parts = (c.heads, c.kv_heads, c.kv_heads)
+        if self.decode is not None and self.decode.takes(pieces):
+            return self.decode.step(pieces)
+        n = lay_out(pieces, self.pool, self._where)
         # A step that only reads prompts samples nothing; its plan is looked up as for one row.
-        op = self._at(tokens=tokens, rows=len(n.rows) or 1, max_query_len=n.max_query)
+        op = self._at(tokens=len(n.ids), rows=len(n.rows) or 1, max_query_len=n.max_query)
+        logits = self.logits(op, n)
+        if not len(n.rows):
+            return []
+        chosen = sampling.choose(op, logits, [piece for piece in pieces if piece.samples])
+        return list(chosen.tolist())
+
+    def logits(self, op: Any, n: Inputs) -> torch.Tensor:
+        """Runs tokens through the model; the logits [rows, vocab], nothing where it has no rows."""
+        c, tokens = self.config, len(n.ids)
+        shape, parts = (-1, c.heads + 2 * c.kv_heads, c.head_dim), (c.heads, c.kv_heads, c.kv_heads)
         w = op.use(self._weights)
         batch = (n.table, n.starts, n.lengths, n.max_query, n.max_length)
         schedule = op.schedule("attention", *batch)
@@ -175,9 +199,7 @@ class Llama:
             op.add_norm(x, residual, layer.mlp_norm, c.eps)
             x = op.glu(op.gate_up(x, layer.gate_up, 2 * c.inter))
             x = op.down(x, layer.down, c.hidden)
-        if not len(n.rows):
-            return []
-        op.add_norm(x, residual, w.norm, c.eps)
-        logits = op.head(x[n.rows], w.head, c.vocab)
-        chosen = sampling.choose(op, logits, [piece for piece in pieces if piece.samples])
-        return list(chosen.tolist())
+        if len(n.rows):
+            op.add_norm(x, residual, w.norm, c.eps)
+            x = op.head(x[n.rows], w.head, c.vocab)
+        return x  # type: ignore[no-any-return]

@@ -25,6 +25,20 @@ def _all(*options: _Decorator) -> _Decorator:
     return decorate
 
 
+def _sizes(context: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """Sizes of captured steps; none of them for off, None where nobody said."""
+    if value is None or value == "off":
+        return None if value is None else ()
+    try:
+        sizes = tuple(sorted({int(size) for size in value.split(",")}))
+    except ValueError:
+        sizes = (0,)
+    if sizes[0] < 1:
+        what = f"{value!r} is neither off nor numbers of requests, as in 1,2,4,8"
+        raise click.BadParameter(what, context, option)
+    return sizes
+
+
 def engine(cache_tokens: int) -> _Decorator:
     """Which model runs where; ``cache_tokens``: how many the cache holds unless it is said."""
     model = click.Path(path_type=Path)
@@ -62,6 +76,12 @@ def engine(cache_tokens: int) -> _Decorator:
         click.option("--model", type=model, help=_MODEL),
         click.option("--threads", type=click.IntRange(1, MOST_THREADS), help="CPU threads."),
         click.option("--strict", is_flag=True, help="Refuse the reference where there is better."),
+        click.option(
+            "--capture",
+            callback=_sizes,
+            help="Numbers of requests whose decode steps are captured (1,2,4,8), or off; else as "
+            "the device is: on where it captures in hardware.",
+        ),
         click.option("--observe", is_flag=True, help="Count which implementation ran where."),
         click.option(
             "--save-lock",

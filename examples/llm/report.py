@@ -89,6 +89,7 @@ def collect(
     memory: dict[str, int],
     times: list[float],
     steps: float = 0.0,
+    captured: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The report as plain values.
 
@@ -99,6 +100,7 @@ def collect(
         memory: Bytes that the device's ledger counts, by what they are for.
         times: When loading began, when it ended, when each token came; in seconds.
         steps: Seconds of all steps, if they were timed.
+        captured: What each captured size cost, if steps were captured.
     """
     start, loaded, *tokens = times
     return {
@@ -115,6 +117,7 @@ def collect(
         ],
         "calls": calls,
         **({"time": shares(calls, steps)} if steps else {}),
+        **({"capture": captured} if captured else {}),
         "memory": memory,
         "load_seconds": loaded - start,
         "first_token_seconds": tokens[0] - loaded,
@@ -173,11 +176,23 @@ def show_time(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(_table("where the time of the steps went", heads, lines))
 
 
+def show_capture(rows: list[dict[str, Any]], console: Console) -> None:
+    """Prints what each captured size cost, and how often it was replayed."""
+    lines: list[list[object]] = [
+        [r["rows"], r["kind"], r["replays"], r["graphs"], f"{r['seconds']:.2f}", r["bytes"]]
+        for r in rows
+    ]
+    heads = ["rows", "kind", "replays", "graphs", "seconds", "bytes"]
+    console.print(_table("captured decode steps", heads, lines))
+
+
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints the report as tables, and memory and speed below them."""
     show_calls(report["calls"], console)
     if "time" in report:
         show_time(report["time"], console)
+    if "capture" in report:
+        show_capture(report["capture"], console)
     settings = [list(row.values()) for row in report["settings"]]
     console.print(_table("settings", ["setting", "value", "chosen by"], settings))
     sizes = ", ".join(

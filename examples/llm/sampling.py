@@ -9,7 +9,7 @@ the same text again where the steps are the same, and nearly always where they a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -77,57 +77,70 @@ def sites(act: dict[str, Any], vocab: int) -> dict[str, tuple[str, dict[str, Any
     }
 
 
-def choose(op: Any, logits: torch.Tensor, pieces: Sequence[Piece]) -> Any:
-    """The next token of each piece; int64 [pieces].
+LIMITS = ("top_k", "top_p", "min_p")
+CHOICE = ("temperature", *LIMITS, "seed", "position")
+PENALTIES = ("prompt_lens", "repetition", "presence", "frequency")
+COLUMNS = {
+    "temperature": (torch.float32, 0),
+    "top_k": (torch.int32, 0),
+    "top_p": (torch.float32, 1),
+    "min_p": (torch.float32, 0),
+    "seed": (torch.int64, 0),
+    "position": (torch.int64, 0),
+    "prompt_lens": (torch.int32, 0),
+    "repetition": (torch.float32, 1),
+    "presence": (torch.float32, 0),
+    "frequency": (torch.float32, 0),
+    "history": (torch.int32, -1),
+}
+"""Dtype of each column of a step's rows, and what asks for nothing in it."""
+
+
+def asked(pieces: Sequence[Piece], *, whole: bool = False, width: int = 0) -> dict[str, Any]:
+    """What the pieces ask of the choice, on the host: column -> [pieces] or, history, [pieces, n].
+
+    Args:
+        pieces: Those that sample, in the order of the rows.
+        whole: Whether a column that asks for nothing is there where another one of its kind is;
+            else it is left out, and costs nothing.
+        width: How many tokens a history has at least.
+    """
+    options = [piece.request.sampling for piece in pieces]
+    found: dict[str, list[Any]] = {}
+    if any(o.penalizes for o in options):
+        requests = [p.request for p in pieces]
+        said = [r.prompt + r.output if r.sampling.penalizes else [] for r in requests]
+        width = max(width, *map(len, said))
+        found["history"] = [tokens + [-1] * (width - len(tokens)) for tokens in said]
+        found["prompt_lens"] = [len(r.prompt) if r.sampling.penalizes else 0 for r in requests]
+        found |= {n: [getattr(o, n) for o in options] for n in PENALTIES[1:]}
+    if any(o.is_random for o in options) or (whole and found):
+        found["temperature"] = [o.temperature if o.is_random else 0 for o in options]
+        found["top_k"] = [o.top_k for o in options]
+        found["top_p"] = [max(o.top_p, _LEAST_P) for o in options]
+        found["min_p"] = [o.min_p for o in options]
+        found["seed"] = [o.seed for o in options]
+        found["position"] = [p.start + len(p.ids) for p in pieces]
+        off = [n for n in LIMITS if all(value == COLUMNS[n][1] for value in found[n])]
+        found = {n: column for n, column in found.items() if whole or n not in off}
+    return {n: torch.tensor(column, dtype=COLUMNS[n][0]) for n, column in found.items()}
+
+
+def apply(op: Any, logits: torch.Tensor, given: Mapping[str, torch.Tensor]) -> Any:
+    """The next token of each row; int64 [rows].
 
     Args:
         op: A step of the plan, with the functions of ``sites``.
-        logits: [pieces, vocab]; penalties change it in place.
-        pieces: Those that sample, in the order of the rows.
+        logits: [rows, vocab]; penalties change it in place.
+        given: What is asked, as ``asked`` says it, on the device of the logits.
     """
-    options = [piece.request.sampling for piece in pieces]
-    if any(o.penalizes for o in options):
-        _penalize(op, logits, pieces, options)
-    if not any(o.is_random for o in options):
+    if "history" in given:
+        op.penalize(logits, given["history"], *(given[name] for name in PENALTIES))
+    if "temperature" not in given:
         return op.sample(logits)
-    floats, longs = _columns(logits.device, torch.float32), _columns(logits.device, torch.int64)
-    ints = _columns(logits.device, torch.int32)
-
-    def limit(column: Any, values: list[Any], off: float) -> torch.Tensor | None:
-        """A limit that no request of the step sets costs nothing."""
-        return None if all(value == off for value in values) else column(values)
-
-    return op.sample_random(
-        logits,
-        floats([o.temperature if o.is_random else 0 for o in options]),
-        limit(ints, [o.top_k for o in options], 0),
-        limit(floats, [max(o.top_p, _LEAST_P) for o in options], 1),
-        limit(floats, [o.min_p for o in options], 0),
-        longs([o.seed for o in options]),
-        longs([p.start + len(p.ids) for p in pieces]),
-    )
+    return op.sample_random(logits, *(given.get(name) for name in CHOICE))
 
 
-def _columns(device: torch.device, dtype: torch.dtype) -> Any:
-    return lambda values: torch.tensor(values, dtype=dtype, device=device)
-
-
-def _penalize(
-    op: Any, logits: torch.Tensor, pieces: Sequence[Piece], options: list[Sampling]
-) -> None:
-    """Lowers what was said before; rows without penalties get an empty history."""
-    histories = [
-        piece.request.prompt + piece.request.output if o.penalizes else []
-        for piece, o in zip(pieces, options, strict=True)
-    ]
-    longest = max(map(len, histories))
-    ints, floats = _columns(logits.device, torch.int32), _columns(logits.device, torch.float32)
-    op.penalize(
-        logits,
-        ints([history + [-1] * (longest - len(history)) for history in histories]),
-        ints([len(p.request.prompt) if o.penalizes else 0
-              for p, o in zip(pieces, options, strict=True)]),
-        floats([o.repetition for o in options]),
-        floats([o.presence for o in options]),
-        floats([o.frequency for o in options]),
-    )  # fmt: skip
+def choose(op: Any, logits: torch.Tensor, pieces: Sequence[Piece]) -> Any:
+    """The next token of each piece; int64 [pieces]. See ``apply`` and ``asked``."""
+    return apply(op, logits, {n: c.to(logits.device) for n, c in asked(pieces).items()})

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import trivet
-from llm import bound, source
+from llm import bound, decode, source
 from llm.errors import OutputError, RequestError
 from llm.fetch import fetch
 from llm.model import Llama
@@ -69,6 +69,20 @@ def save_lock(model: Llama, path: Path) -> str:
     return f"{path}: lock of {len(model.plan.sites)} sites, digest {model.plan.digest}"
 
 
+def sizes(
+    device: trivet.Device, given: tuple[int, ...] | None, batch: int
+) -> tuple[str, tuple[int, ...], str]:
+    """Which decode steps are captured: as the user says, else powers of two up to the batch.
+
+    Without a word, only where the device captures in hardware: what emulates it saves no time.
+    """
+    if given is not None:
+        return "capture", given, "command line"
+    execution = device.capture.execution.value
+    powers = tuple(1 << i for i in range((batch - 1).bit_length() + 1))
+    return "capture", powers if execution == "hardware" else (), f"device: {execution}"
+
+
 def start(options: SimpleNamespace, notes: Console, times: Times | None = None) -> Engine:
     """Loads the model, or fetches it first; ``times`` takes the time of each call."""
     if options.threads:
@@ -78,6 +92,7 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
     dtype = settle(device, "dtype", options.dtype, "float32")
     block = settle(device, "block_size", options.block_size, 16)
     block_size = int(str(block[1]))
+    capture = sizes(device, options.capture, options.batch)
 
     file = source.read(path)
     config, tokenizer = file.config, file.tokenizer()
@@ -92,7 +107,10 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
             observe=options.observe,
             times=times,
             advance=lambda: progress.advance(bar),
+            capture=capture[1],
         )
+    if model.decode is not None:
+        say(notes, decode.text(model.decode.report(), model.decode.execution))
     if options.save_lock:
         say(notes, save_lock(model, options.save_lock))
     scheduler = Scheduler(
@@ -105,7 +123,8 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
     info = device.info
     where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
     name = path.name if path.is_dir() else path.stem
-    settings = [where, dtype, block, *bound.settings(model.plan)]
+    shown = ", ".join(map(str, capture[1])) or "off"
+    settings = [where, dtype, block, ("capture", shown, capture[2]), *bound.settings(model.plan)]
     if options.strict:
         settings.append(("strict", True, "command line"))
     return Engine(name, model, scheduler, tokenizer, settings)

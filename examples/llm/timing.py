@@ -16,6 +16,9 @@ from llm.schedule import Model, Piece
 ENGINE = "(engine)"
 """The row of what is no site: Python of the engine, views, schedules, sizes and copies."""
 
+GRAPH = "(graph)"
+"""The row of decode steps that are replayed: a graph has no calls of its own to time."""
+
 
 @dataclass
 class _Row:

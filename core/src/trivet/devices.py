@@ -28,6 +28,7 @@ from trivet.settings import Settings, read
 if TYPE_CHECKING:
     from trivet.binding.observe import Counts
     from trivet.binding.plan import Plan, Sites
+    from trivet.capture import DeviceCapture
     from trivet.collectives import DeviceCollectives
     from trivet.memory import DeviceMemory
 
@@ -105,14 +106,20 @@ class Device:
 
         return collectives.open(self.torch, self._offer.collectives.get(self.plugin))
 
+    @cached_property
+    def capture(self) -> DeviceCapture:
+        """Steps recorded once and run again without the host; loaded when used."""
+        from trivet import capture
+
+        return capture.open(self.info, self.memory, self._offer.capture.get(self.plugin))
+
     @property
     def ops(self) -> Ops:
         """Operators bound without facts, under the ``prefer`` and ``require`` of this moment."""
         context = current_context()
         key = (tuple(tuple(c.items()) for c in context[0]), context[1])
         if key not in self._ops:
-            names = iter(self._binder.operators)
-            self._ops[key] = Ops(self.bind, names)
+            self._ops[key] = Ops(self.bind, iter(self._binder.operators))
         return self._ops[key]
 
     @cached_property
@@ -168,13 +175,12 @@ class Device:
         """
         policy = self._binder.policy(prefer=prefer, mode=mode)
         choice = self._binder.choose(operator, facts, policy, site=site)
-        rows = list(choice.rows)
-        if arguments is not None:
-            from trivet.selection.on_call import on_call, refuse_no_call
+        if arguments is None:
+            return Trace(choice.rows)
+        from trivet.selection.on_call import on_call, refuse_no_call
 
-            refuse_no_call(choice, arguments)
-            rows = on_call(choice, arguments)
-        return Trace(rows)
+        refuse_no_call(choice, arguments)
+        return Trace(on_call(choice, arguments))
 
     def plan(
         self,
@@ -248,18 +254,13 @@ def device(name: str = AUTO, *, strict: bool = False, require: Iterable[str] = (
     _log_to_stderr(settings)
     required = known_properties(require)
     discovery = discover(settings)
-    now = replace(settings, strict=strict or settings.strict)
-    resolved = resolve(str(name), discovery, now)
+    resolved = resolve(str(name), discovery, replace(settings, strict=strict or settings.strict))
     offer = collect(discovery, resolved, operators())
     binder = Binder(
-        info=resolved.info,
-        operators=offer.operators,
-        implementations=offer.implementations,
-        unmet=elsewhere(offer),
+        info=resolved.info, operators=offer.operators, implementations=offer.implementations,
         plugins={name: discovery.candidate(name).home for name in discovery.names},
-        strict=strict,
-        required=required,
-    )
+        unmet=elsewhere(offer), strict=strict, required=required,
+    )  # fmt: skip
     return Device(resolved, offer, binder)
 
 

@@ -185,6 +185,16 @@ class OrderError(TrivetError):
     cause = "A step of the start-up was left out or came too late."
 
 
+# --- capture ---------------------------------------------------------------------------------
+
+
+class CaptureUnsafe(OperatorError):
+    """Something was done in a capture that cannot be replayed without the host."""
+
+    cause = "A result's value or size was read by the host, or a kernel ran unseen."
+    command = "trivet explain OPERATOR --mode captured"
+
+
 # --- memory ----------------------------------------------------------------------------------
 
 
@@ -260,6 +270,12 @@ class DataCorrupt(MemoryFault):
     """What was stored in a file is not what comes back."""
 
     cause = "A file was truncated, or written by another process or version."
+
+
+class AddressMoved(MemoryFault):
+    """A tensor that a captured graph reads or writes was freed, or lies elsewhere now."""
+
+    cause = "A weight, cache or table was replaced, resized or released after the capture."
 
 
 # --- communication ---------------------------------------------------------------------------

@@ -133,6 +133,9 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         154: ("a mask that is capped", ("mask_before_the_soft_cap",)),
         155: ("a variance that cancels", ("variance_by_difference",)),
         156: ("never sampled", ("greedy_for_sampled",)),
+        157: ("a branch on numbers, in a graph", ("asks_the_host",)),
+        158: ("written where no capture sees it", ("writes_behind_torch",)),
+        159: ("kept from before the capture", ("keeps_the_last_result",)),
     }
 )
 """Number -> (what is wrong, the mutants that have it)."""

@@ -19,7 +19,7 @@ from trivet_conformance.families import FAMILIES, Case
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.subject.subject import Target, references
 from trivet_conformance.suite.claims import GOOD, MODEL
-from trivet_conformance.suite.levels import ASYNCHRONOUS, LEVELS, families_for
+from trivet_conformance.suite.levels import ASYNCHRONOUS, LEVELS, OF_A_CLAIM, families_for
 from trivet_conformance.suite.version import RELEASED, SUITE
 
 FOLDER: Final = Path(__file__).parent / "mustpass"
@@ -32,7 +32,7 @@ def lists() -> dict[str, str]:
     dtypes = {d for p in PROFILES.values() for d in p.dtypes}
     bench, askable = Bench(0, quick=True), dict[tuple[str, str], list[str]]()
     for target in references().only(names).targets:
-        for family in FAMILIES:
+        for family in [f for f in FAMILIES if f not in OF_A_CLAIM]:
             lines = list(_askable(target, family, bench, dtypes))
             askable.setdefault((family, target.op.name), []).extend(lines)
         bench.forget()
@@ -42,6 +42,7 @@ def lists() -> dict[str, str]:
             lines = [
                 line
                 for family in families_for(level)
+                if family not in OF_A_CLAIM
                 for op in profile.mandatory
                 for line in askable[family, op]
                 if _wanted(line, profile)

@@ -16,6 +16,9 @@ LEVELS: Final = ("L0", "L1", "L2", "L3")
 ASYNCHRONOUS: Final = frozenset({"stream"})
 """Families that ask something only of devices whose calls return before the work is done."""
 
+OF_A_CLAIM: Final = frozenset({"graph"})
+"""Families that judge a claim which nobody has to make; no must-pass list asks for them."""
+
 
 def families_for(level: str) -> tuple[str, ...]:
     """The families that a level wants, those of lower levels among them; none for ``L0``.

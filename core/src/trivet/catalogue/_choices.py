@@ -22,8 +22,9 @@ def declared(argument: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def readable(t: Tensor) -> bool:
-    """Whether the numbers of a tensor can be looked at without waiting for a device or a trace."""
-    return type(t) is Tensor and t.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether a tensor's numbers can be read without waiting for a device, trace or capture."""
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
+    return type(t) is Tensor and t.device.type == "cpu" and not watched
 
 
 def within(argument: str, t: Tensor | None, right: Tensor | None, allowed: str) -> None:

@@ -95,6 +95,11 @@ def trivet_collectives(device: DeviceInfo) -> object:
     raise NotImplementedError
 
 
+def trivet_capture(device: DeviceInfo) -> object:
+    """A ``Capturer`` of the plugin's own; without it core records calls of torch operators."""
+    raise NotImplementedError
+
+
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:
     """Engine defaults that this device proposes: name -> (value, reason).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -27,6 +27,8 @@ from trivet.plugins.resolve import Resolved
 from trivet.plugins.verification import Implementation, verify, where_defined
 
 LOG: Final = logging.getLogger("trivet.plugins")
+LEGS: Final = ("memory", "collectives", "capture")
+"""Hooks that return one object, in the order of the last fields of ``Offer``."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,8 @@ class Refusal:
     def reason(self) -> str:
         """Why not, then where; without the names of provider and target."""
         who = f"{self.provider} for {self.target!r}{self.place}: "
-        if not self.error.what.startswith(who):
-            return self.error.what
-        return f"{self.error.what.removeprefix(who)}{self.place}"
+        what = self.error.what.removeprefix(who)
+        return what if what == self.error.what else f"{what}{self.place}"
 
     def __str__(self) -> str:
         return f"refused {self.error.what}"
@@ -88,6 +89,7 @@ class Offer:
         defaults: engine defaults -> (value, reason, plugin); the device's own plugin wins.
         memory: what each plugin returned from ``trivet_memory``, by plugin.
         collectives: what each plugin returned from ``trivet_collectives``, by plugin.
+        capture: what each plugin returned from ``trivet_capture``, by plugin.
     """
 
     operators: Mapping[str, Operator]
@@ -97,6 +99,7 @@ class Offer:
     defaults: Mapping[str, tuple[object, str, str]]
     memory: Mapping[str, object]
     collectives: Mapping[str, object]
+    capture: Mapping[str, object] = field(default_factory=dict)
 
 
 def collect(discovery: Discovery, resolved: Resolved, known: Mapping[str, Operator]) -> Offer:
@@ -117,22 +120,21 @@ def collect(discovery: Discovery, resolved: Resolved, known: Mapping[str, Operat
     unmet: list[Unmet] = []
     refusals: list[Refusal] = []
     defaults: dict[str, tuple[object, str, str]] = {}
-    others: dict[str, dict[str, object]] = {"trivet_memory": {}, "trivet_collectives": {}}
+    others: dict[str, dict[str, object]] = {f"trivet_{leg}": {} for leg in LEGS}
     for plugin in resolved.providers:
         brought = _Brought(plugin, discovery.line(plugin).dist)
-        own = discovery.ask(plugin, "trivet_operators", check=partial(operators_problem, plugin))
+        ask = partial(discovery.ask, plugin)
+        own = ask("trivet_operators", check=partial(operators_problem, plugin))
         operators |= {op.name: op for op in own or ()}
-        functions = discovery.ask(
-            plugin, "trivet_implementations", check=implementations_problem, device=info
-        )
-        for function in functions or ():
+        check = implementations_problem
+        for function in ask("trivet_implementations", check=check, device=info) or ():
             brought.judge(function, operators, info)
-        rows = discovery.ask(plugin, "trivet_defaults", check=defaults_problem, device=info)
+        rows = ask("trivet_defaults", check=defaults_problem, device=info)
         proposed, brought.remarks = usable_defaults(rows or {})
         for name, (value, reason) in proposed.items():
             defaults.setdefault(name, (value, reason, plugin))
         for hook, answers in others.items():
-            if (answer := discovery.ask(plugin, hook, device=info)) is not None:
+            if (answer := ask(hook, device=info)) is not None:
                 answers[plugin] = answer
         if not discovery.line(plugin).usable:
             if plugin == resolved.plugin:
@@ -143,15 +145,11 @@ def collect(discovery: Discovery, resolved: Resolved, known: Mapping[str, Operat
         refusals += brought.refusals
         anything = bool(own or rows or any(plugin in answers for answers in others.values()))
         _remark(discovery, resolved, brought, anything=anything)
+    legs = map(MappingProxyType, others.values())
     return Offer(
-        operators=MappingProxyType(operators),
-        implementations=tuple(found),
-        unmet=tuple(unmet),
-        refusals=tuple(refusals),
-        defaults=MappingProxyType(defaults),
-        memory=MappingProxyType(others["trivet_memory"]),
-        collectives=MappingProxyType(others["trivet_collectives"]),
-    )
+        MappingProxyType(operators), tuple(found), tuple(unmet), tuple(refusals),
+        MappingProxyType(defaults), *legs,
+    )  # fmt: skip
 
 
 class _Brought:
@@ -243,13 +241,11 @@ def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anyt
         "refused": len(brought.refusals),
     }
     said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    brought_not = (*map(str, brought.unmet), *map(str, brought.remarks))
-    details = (*map(_with_fix, brought.refusals), *brought_not)
+    details = (*map(_with_fix, brought.refusals), *map(str, (*brought.unmet, *brought.remarks)))
     for remark in brought.remarks:
         LOG.warning("%s (%s): %s", brought.plugin, brought.dist, remark)
     discovery.remark(brought.plugin, said or "no implementations", details)
-    owner = brought.plugin == resolved.plugin
-    if not (owner or anything or brought.implementations or brought.unmet):
+    if not (brought.plugin == resolved.plugin or anything or kept or brought.unmet):
         why = "all that it claims was refused" if brought.refusals else "it brings nothing"
         fix = f"tell who makes {brought.dist}"
         discovery.refuse(brought.plugin, Status.REGISTERED_NOTHING, why, fix)

@@ -56,6 +56,13 @@ def offered(module: ModuleType) -> Sequence[Callable[..., Any]]:
     return [f for f in found if hasattr(f, "__trivet__") and f.__module__ == module.__name__]
 
 
+def trivet_capture(device: DeviceInfo) -> object:
+    """CUDA graphs."""
+    from trivet_cuda.capture import CudaCapturer
+
+    return CudaCapturer(device.index)
+
+
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:
     """What an engine should use here unless it knows better."""
     del device

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-PROMISES: Final = frozenset({"deterministic", "batch_invariant"})
-"""What each implementation here declares, since kernels go row by row in one order; a module whose
-kernels do not says ``PROMISES`` itself."""
+PROMISES: Final = frozenset({"graph_safe", "deterministic", "batch_invariant"})
+"""What each implementation here declares, since kernels are operators of torch that keep
+nothing and go row by row in one order; a module whose kernels do not says ``PROMISES`` itself."""

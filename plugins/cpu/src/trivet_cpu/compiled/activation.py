@@ -41,6 +41,7 @@ def _tanh(approximate: str) -> bool:
     name="vec",
     domain=_SILU,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -58,6 +59,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
     name="vec",
     domain=[*_SILU, rows("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -74,6 +76,7 @@ def silu_and_mul_out(x: Tensor, *, out: Tensor) -> None:
     name="vec",
     domain=_GELU,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -91,6 +94,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     name="vec",
     domain=[*_GELU, rows("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -107,6 +111,7 @@ def gelu_and_mul_out(x: Tensor, approximate: str = "none", *, out: Tensor) -> No
     name="vec",
     domain=_SILU,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -124,6 +129,7 @@ def silu(x: Tensor) -> Tensor:
     name="vec",
     domain=_SILU,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -140,6 +146,7 @@ def silu_(x: Tensor) -> None:
     name="vec",
     domain=[*_SILU, rows("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -156,6 +163,7 @@ def silu_out(x: Tensor, *, out: Tensor) -> None:
     name="vec",
     domain=_GELU,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -173,6 +181,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     name="vec",
     domain=_GELU,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -189,6 +198,7 @@ def gelu_(x: Tensor, approximate: str = "none") -> None:
     name="vec",
     domain=[*_GELU, rows("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

@@ -32,6 +32,7 @@ _DOMAIN: Final[list[Term]] = [
     name="vec",
     domain=_DOMAIN,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -67,6 +68,7 @@ def paged_attention(
     name="vec",
     domain=[*_DOMAIN, contiguous("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -108,6 +110,7 @@ def _rows(t: Tensor) -> Tensor:
     name="vec",
     domain=[dtype("q", *FLOATS), absent("mask"), equal("value_dim", "head_dim")],
     sources=sources("attention.h", "attention_op.h", "dense_attention_op.h"),
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

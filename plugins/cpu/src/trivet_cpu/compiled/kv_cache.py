@@ -27,6 +27,7 @@ _DOMAIN: Final[list[Term]] = [
     name="vec",
     domain=_DOMAIN,
     sources=sources("kv_cache_op.h"),
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

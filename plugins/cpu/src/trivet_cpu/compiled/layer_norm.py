@@ -28,6 +28,7 @@ _DOMAIN: Final[list[Term]] = [
     name="vec",
     domain=_DOMAIN,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -50,6 +51,7 @@ def layer_norm(
     name="vec",
     domain=_DOMAIN,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -71,6 +73,7 @@ def layer_norm_(
     name="vec",
     domain=[*_DOMAIN, rows("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

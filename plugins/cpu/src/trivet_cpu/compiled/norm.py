@@ -31,6 +31,7 @@ _FUSED: Final[list[Term]] = [*_NORM, equal("residual.dtype", "x.dtype"), rows("r
     name="vec",
     domain=_NORM,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -60,6 +61,7 @@ def rms_norm(
     name="vec",
     domain=_NORM,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -88,6 +90,7 @@ def rms_norm_(
     name="vec",
     domain=[*_NORM, rows("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -118,6 +121,7 @@ def rms_norm_out(
     name="vec",
     domain=_FUSED,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -148,6 +152,7 @@ def fused_add_rms_norm(
     name="vec",
     domain=_FUSED,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -177,6 +182,7 @@ def fused_add_rms_norm_(
     name="vec",
     domain=_FUSED,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

@@ -44,6 +44,7 @@ def _lone(k: Tensor | None, k_weight: Tensor | None) -> bool:
     name="vec",
     domain=_DOMAIN,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -72,6 +73,7 @@ def qk_rms_norm(
     name="vec",
     domain=_DOMAIN,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

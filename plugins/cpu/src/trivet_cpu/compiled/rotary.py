@@ -45,6 +45,7 @@ def interleaved(pairing: str, name: str = "rotary_embedding") -> bool:
     name="vec",
     domain=_DOMAIN,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -65,6 +66,7 @@ def rotary_embedding(
     name="vec",
     domain=_DOMAIN,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

@@ -34,6 +34,7 @@ _DOMAIN: Final[list[Term]] = [
     name="vec",
     domain=_DOMAIN,
     sources=sources("rotary.h", "rotary_op.h", "kv_cache_op.h", "rotary_cache_op.h"),
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

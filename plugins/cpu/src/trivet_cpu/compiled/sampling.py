@@ -38,6 +38,7 @@ def _given(t: Tensor | None, nothing: Tensor) -> Tensor:
     name="vec",
     domain=_SAMPLED,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -78,6 +79,7 @@ def sample_token(
     name="vec",
     domain=_LOGITS,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -105,6 +107,7 @@ def sample_token_part(
     name="vec",
     domain=_LOGITS,
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -131,6 +134,7 @@ def penalize_logits(
     name="vec",
     domain=[*_LOGITS, contiguous("logits")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )
@@ -154,6 +158,7 @@ def penalize_logits_(
     name="vec",
     domain=[*_LOGITS, contiguous("out")],
     sources=_SOURCES,
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

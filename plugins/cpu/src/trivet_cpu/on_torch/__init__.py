@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PROMISES: Final[frozenset[str]] = frozenset()
-"""What each implementation here declares: nothing, as torch chooses a product by the number of rows
-and of threads; a module that copies or compares alone says ``PROMISES`` itself."""
+PROMISES: Final = frozenset({"graph_safe"})
+"""What each implementation here declares: no more than a capture that sees torch's operators, as
+torch chooses a product by the number of rows and of threads; a module that copies or compares alone
+says ``PROMISES`` itself."""

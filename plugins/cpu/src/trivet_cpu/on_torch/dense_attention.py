@@ -28,6 +28,8 @@ from trivet.errors import DomainError
 from trivet_cpu.kernel_library import BIND
 
 BEFORE_COMPILED: Final = True
+PROMISES: Final[frozenset[str]] = frozenset()
+"""Nothing: torch chooses its product, and large numbers are looked for on the host."""
 _FROM_QUERIES: Final = 9
 _DOMAIN: Final[list[Term]] = [
     dtype("q", "float32", "bfloat16"),

@@ -11,13 +11,15 @@ from trivet.contracts import absent, implements
 from trivet.errors import DomainError
 from trivet_cpu.kernel_library import BIND
 
-PROMISES: Final = frozenset({"deterministic", "batch_invariant"})  # it compares numbers of one row
+PROMISES: Final = frozenset({"graph_safe", "deterministic", "batch_invariant"})
+"""It compares numbers of one row."""
 
 
 @implements(
     "sample_token@1",
     name="torch",
     domain=[absent("temperature")],
+    graph_safe=True,
     deterministic=True,
     batch_invariant=True,
 )

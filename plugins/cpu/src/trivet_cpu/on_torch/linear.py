@@ -62,6 +62,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     "linear@1",
     name="torch",
     domain=[dtype("x", *_FLOATS), equal("weight.dtype", "x.dtype"), equal("bias.dtype", "x.dtype")],
+    graph_safe=True,
 )
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiplies with torch."""
@@ -72,6 +73,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     "linear_packed@1",
     name="torch",
     domain=[dtype("x", *_FLOATS), equal("bias.dtype", "x.dtype")],
+    graph_safe=True,
 )
 def linear_packed(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
@@ -146,6 +148,7 @@ def _domain(name: str, rows: Rows | None) -> list[Term]:
     prepare=_reorder_float32,
     unpack=_restore,
     opaque=True,
+    graph_safe=True,
 )
 def linear_packed_grid(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
@@ -179,6 +182,7 @@ def linear_packed_grid(
     prepare=_reorder_float32,
     unpack=_restore,
     opaque=True,
+    graph_safe=True,
 )
 def linear_packed_float32(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
@@ -196,6 +200,7 @@ def linear_packed_float32(
     prepare=_reorder,
     unpack=_restore,
     opaque=True,
+    graph_safe=True,
 )
 def linear_packed_bfloat16(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
@@ -222,6 +227,7 @@ def _narrow(packed: list[Tensor]) -> Tensor:
     prepare=_widen,
     unpack=_narrow,
     opaque=True,
+    graph_safe=True,
 )
 def linear_packed_widened(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
