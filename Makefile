@@ -2,6 +2,7 @@
 #   make demo    the engine example          make test    every test
 #   make lint    format, layers, types, limits   make wheels  build, install elsewhere, test there
 #   make bench   the figures of the docs     make docs    the site      make soak  long runs
+#   make gpu-bundle  what a GPU machine without a network needs
 #
 # PYTHON  the interpreter to build .venv with (3.11 or newer)
 # TORCH   what pip installs for torch; on a machine whose index serves GPU builds, for example
@@ -24,7 +25,7 @@ NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 CODE   := $(wildcard core/src/trivet/*.py core/src/trivet/*/*.py core/src/trivet/*/*/*.py docs/decisions/0*.md)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint bench docs wheels soak clean
+.PHONY: demo test lint bench docs wheels gpu-bundle soak clean
 
 # pip 25.1 is the first that reads dependency groups. torch has a line of its own, so that an index
 # given with it redirects nothing else.
@@ -76,6 +77,10 @@ docs: .venv/.docs .venv/.pages
 
 wheels: .venv/.ready
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" DISTS="$(DISTS)" .ci/wheels
+
+# what a GPU machine without a network needs for the benchmarks, in two folders of build/gpu
+gpu-bundle: .venv/.ready
+	$(BIN)/python .ci/gpu_bundle.py
 
 clean:
 	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

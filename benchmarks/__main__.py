@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
     """Passes its arguments on to each benchmark; the first failure is the result."""
     where = HERE / "results" / (platform.node() or "machine")
-    for name in ("overhead", "cpu_kernels", "engine"):
+    gpu = ("gpu_kernels", "gpu_engine") if torch.cuda.is_available() else ()
+    for name in ("overhead", "cpu_kernels", "engine", *gpu):
         target = where / f"{name}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(target), *sys.argv[1:]]

@@ -13,7 +13,7 @@ import pytest
 
 from trivet.contracts import DeviceInfo
 from trivet.contracts.hooks import ENGINE_DEFAULTS
-from trivet_cuda import __version__, on_torch, plugin, triton_kernels
+from trivet_cuda import __version__, on_torch, peers, plugin, triton_kernels
 from trivet_cuda.discovery import Finding, Obstacle, judge, this_machine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -173,4 +173,5 @@ def test_a_new_module_is_found_by_itself(folder, tmp_path, monkeypatch):
 def test_without_triton_only_torchs_own_are_offered(monkeypatch):
     monkeypatch.setattr(plugin, "find_spec", lambda name: None)
     found = plugin.trivet_implementations(DeviceInfo("cuda", torch_type="cuda"))
-    assert {f.__module__.rpartition(".")[0] for f in found} <= {on_torch.__name__}
+    homes = {f.__module__.rpartition(".")[0] for f in found}
+    assert homes <= {on_torch.__name__, peers.__name__}

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from trivet.contracts import DeviceInfo
-from trivet_cuda import on_torch, triton_kernels
+from trivet_cuda import on_torch, peers, triton_kernels
 from trivet_cuda.discovery import this_machine
 
 
@@ -31,14 +31,16 @@ def trivet_devices() -> Sequence[DeviceInfo]:
 def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
     """Triton's kernels where Triton is installed, then torch's; first of all torch's that say so.
 
-    What does not fit the device is said by each implementation's own ``requires``.
+    What does not fit the device is said by each implementation's own ``requires``. Other projects'
+    kernels come last, and run only where an order list names them.
     """
     del device
     torch = modules(on_torch)
     kernels = modules(triton_kernels) if find_spec("triton") else []
     first = [m for m in torch if getattr(m, "BEFORE_TRITON", False)]
     rest = [m for m in torch if m not in first]
-    return [function for m in (*first, *kernels, *rest) for function in offered(m)]
+    every = (*first, *kernels, *rest, *modules(peers))
+    return [function for m in every for function in offered(m)]
 
 
 def modules(folder: ModuleType) -> list[ModuleType]:

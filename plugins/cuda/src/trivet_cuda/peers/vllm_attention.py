@@ -1,0 +1,122 @@
+"""FlashAttention 3 over a paged cache, as vLLM builds it (``torch.ops._vllm_fa3_C.fwd``).
+
+Read at vLLM 0.33.0. Its library is loaded alone, as those of ``vllm`` are. A window counts the keys
+left of a query's own; the operator counts its own, too. Rows that no sequence covers are not
+written, so that the result is zeros first.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from trivet.contracts import (
+    Term,
+    contiguous,
+    divisible,
+    dtype,
+    equal,
+    feature,
+    implements,
+    one_of,
+    rank,
+    rows,
+)
+from trivet.errors import PluginBroken
+from trivet_cuda.peers.installed import HALVES, folders, loading
+from trivet_cuda.peers.vllm import NEED
+
+_DOMAIN: Final[list[Term]] = [
+    dtype("q", *HALVES),
+    rank("q", 3),
+    rows("q"),
+    equal("k_cache.dtype", "q.dtype"),
+    equal("v_cache.dtype", "q.dtype"),
+    contiguous("k_cache"),
+    contiguous("v_cache"),
+    contiguous("block_table"),
+    contiguous("query_start"),
+    contiguous("seq_lens"),
+    one_of("head_dim", 64, 96, 128, 192, 256),
+    divisible("block_size", 16),
+    one_of("layout", "NHD"),
+]
+
+
+@cache
+def attend() -> Any:
+    """The operator ``fwd``.
+
+    Raises:
+        PluginBroken: the library is not there or does not load with this torch.
+    """
+    if not hasattr(torch.ops._vllm_fa3_C, "fwd"):  # noqa: SLF001
+        found = [p for f in folders("vllm") for p in f.glob("vllm_flash_attn/_vllm_fa3_C.*so")]
+        if not found:
+            raise PluginBroken("peer vllm: no vllm_flash_attn/_vllm_fa3_C", fix=NEED.install)
+        try:
+            torch.ops.load_library(str(found[0]))  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError) as error:
+            words = " ".join(str(error).split())[:300]
+            msg = f"peer vllm: {found[0]} does not load with torch {torch.__version__}: {words}"
+            raise PluginBroken(msg, fix=f"{NEED.install}, built for this torch") from error
+    return torch.ops._vllm_fa3_C.fwd  # noqa: SLF001
+
+
+def paged(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    max_query_len: int,
+    max_seq_len: int,
+    scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Attends with FlashAttention's own arguments, splits as it chooses."""
+    left = window - 1 if window else -1
+    found: Tensor = attend()(
+        q, k_cache, v_cache, None, None, None, out, query_start, None, None, None, seq_lens,
+        max_query_len, max_seq_len, block_table, None, None, None, None, None, None, None, None,
+        scale, True, left, 0 if window else -1, soft_cap, True, None, 0, None, 0, None, 1, 0, None,
+    )[0]  # fmt: skip
+    return found
+
+
+@implements(
+    "paged_attention@1",
+    name="vllm",
+    domain=_DOMAIN,
+    requires=[NEED, feature("wgmma")],
+    graph_safe=True,
+    resolve=loading(attend),
+    on_request=True,
+)
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    max_query_len: int,
+    max_seq_len: int,
+    scale: float,
+    schedule: list[Tensor],  # noqa: ARG001  # FlashAttention makes its own
+    window: int = 0,
+    soft_cap: float = 0.0,
+    layout: str = "NHD",  # noqa: ARG001  # NHD by the domain
+) -> Tensor:
+    """Attends for ragged queries into a fresh tensor."""
+    out = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    if q.numel() and k_cache.numel():
+        paged(q, k_cache, v_cache, block_table, query_start, seq_lens, max_query_len,
+              max_seq_len, scale, window, soft_cap, out)  # fmt: skip
+    return out
