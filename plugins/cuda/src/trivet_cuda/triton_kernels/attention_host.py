@@ -1,0 +1,281 @@
+"""What the attention kernels' callers share: the domain, what a call is, sizes of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from trivet.contracts import (
+    Term,
+    between,
+    contiguous,
+    divisible,
+    dtype,
+    equal,
+    offset_aligned,
+    one_of,
+    rows,
+)
+from trivet.contracts.terms import has_rows
+from trivet.errors import DomainError
+
+TABLES: Final = Path(__file__).parent.parent / "tables"
+LOG2E: Final = 1.4426950408889634
+OUT: Final[list[Term]] = [contiguous("out"), offset_aligned("out", 16)]
+WIDEST: Final = 256
+"""Features of a head; a tile of them must fit the memory that programs share."""
+
+SHARED: Final = {"sm80": 163, "sm87": 163, "sm90": 227, "sm100": 227, "sm103": 227, "sm110": 227}
+"""KB of memory that a program can share, by architecture; 99 for others."""
+
+_ENDLESS: Final = 1 << 30
+"""A window that hides nothing; positions are 32-bit integers."""
+
+_DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+DOMAIN: Final[list[Term]] = [
+    dtype("q", "float32", "float16", "bfloat16"),
+    equal("k_cache.dtype", "q.dtype"),
+    equal("v_cache.dtype", "q.dtype"),
+    divisible("head_dim", 16),
+    between("head_dim", 16, WIDEST),
+    rows("q"),
+    contiguous("k_cache"),
+    contiguous("v_cache"),
+    offset_aligned("k_cache", 16),
+    offset_aligned("v_cache", 16),
+    one_of("layout", "NHD"),
+]
+
+
+class Shape(NamedTuple):
+    """What variants of the kernels are made for, besides sizes of tiles."""
+
+    ordinal: int
+    """Of the device; -1 where programs are interpreted."""
+    dtype: torch.dtype
+    kv_heads: int
+    group: int
+    head_dim: int
+    page: int
+    windowed: bool = False
+    capped: bool = False
+    aligned: bool = True
+    """Whether rows of ``q`` start at multiples of 16 bytes."""
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.kv_heads * self.group
+
+    @property
+    def width(self) -> int:
+        """Features of a tile: a power of two."""
+        return power_of_two(self.head_dim)
+
+    def key(self, arch: str) -> dict[str, str | int]:
+        """What tables of tuned constants go by."""
+        return {
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "head_dim": self.head_dim,
+            "group": self.group,
+            "page": self.page,
+            "shared": SHARED.get(arch, 99),
+        }
+
+    def pieces(self, rows: int) -> tuple[int, int]:
+        """How a group is cut into tiles of so many rows: (pieces, heads of each)."""
+        count = -(-self.group // rows)
+        return count, -(-self.group // count)
+
+    def constants(self, pack: int, pieces: int) -> dict[str, int | bool]:
+        """Those constants that the kernels share."""
+        return {
+            "KV_HEADS": self.kv_heads,
+            "GROUP": self.group,
+            "PACK": pack,
+            "PIECES": pieces,
+            "HEAD_DIM": self.head_dim,
+            "WIDTH": self.width,
+            "PAGE": self.page,
+            "PAD": power_of_two(pack * self.head_dim),
+            "WINDOWED": self.windowed,
+            "CAPPED": self.capped,
+            "PRECISE": self.dtype is torch.float32,
+        }
+
+    @property
+    def promises(self) -> dict[str, int]:
+        """What the compiler may rely on."""
+        caches = {"k_cache": 16, "v_cache": 16, "out": 16, "scratch": 16}
+        return {**caches, "q": 16, "q_stride": 8} if self.aligned else caches
+
+
+class Call(NamedTuple):
+    """A call of the operator, as the kernels take it."""
+
+    shape: Shape
+    q: Tensor
+    q_stride: int
+    k_cache: Tensor
+    v_cache: Tensor
+    block_table: Tensor
+    query_start: Tensor
+    seq_lens: Tensor
+    out: Tensor
+    tokens: int
+    sequences: int
+    longest: int
+    """Keys of the longest sequence, at most."""
+    window: int
+    inner: float
+    """Multiplies a score before its soft cap."""
+    factor: float
+    """Multiplies what comes then: the exponent in base two. Positive."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The kernels' first arguments."""
+        return self[1], *self[3:9]
+
+
+def opened(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    max_seq_len: int,
+    scale: float,
+    window: int,
+    soft_cap: float,
+    layout: str,
+    out: Tensor | None,
+) -> Call:
+    """The call, verified as far as addresses depend on it, with memory for the result.
+
+    Raises:
+        DomainError: a tensor or the layout is outside of ``DOMAIN``.
+    """
+    if layout != "NHD" or k_cache.dim() != 4 or q.dim() < 2 or block_table.dim() != 2:
+        refuse(f"layout {layout}, k_cache of {k_cache.dim()}, q of {q.dim()} dims")
+    _, page, kv_heads, head_dim = k_cache.shape
+    heads, sequences = q.shape[-2], len(seq_lens)
+    _check(q, k_cache, v_cache, out)
+    if not kv_heads or heads % kv_heads or sequences + 1 != len(query_start):
+        refuse(f"{heads} heads on {kv_heads}, {len(query_start)} starts of {sequences} sequences")
+    if scale <= 0:  # the kernels take the largest product for the largest score
+        q, scale = (-q, -scale) if scale < 0 else (torch.zeros_like(q), 1.0)
+    if window >= _ENDLESS:
+        window = 0
+    if q.dim() == 3:
+        tokens = q.shape[0]
+        stride = q.stride(0) if tokens != 1 else heads * head_dim
+    else:
+        tokens, stride = q.shape[:-2].numel(), _row_stride(q)
+    aligned = not (q.data_ptr() % 16 or stride % 8 or q.dtype.itemsize * stride % 16)
+    inner, factor = (scale / soft_cap, soft_cap) if soft_cap else (1.0, scale)
+    made = Shape(
+        k_cache.get_device(), q.dtype, kv_heads, heads // kv_heads, head_dim, page,
+        window > 0, soft_cap > 0, aligned,
+    )  # fmt: skip
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if block_table.stride(1) != 1:
+        block_table = block_table.contiguous()
+    return Call(
+        made, q, stride, k_cache, v_cache, block_table, _dense(query_start), _dense(seq_lens),
+        out, tokens, sequences, min(max_seq_len, block_table.shape[1] * page), window, inner,
+        factor * LOG2E,
+    )  # fmt: skip
+
+
+def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor | None) -> None:
+    head_dim = k_cache.shape[3]
+    if q.dtype not in _DTYPES or not q.dtype == k_cache.dtype == v_cache.dtype:
+        refuse(f"q, k_cache, v_cache are {q.dtype}, {k_cache.dtype}, {v_cache.dtype}")
+    if q.shape[-1] != head_dim or v_cache.shape != k_cache.shape:
+        shapes = ", ".join(str(list(t.shape)) for t in (q, k_cache, v_cache))
+        refuse(f"q, k_cache, v_cache have shapes {shapes}")
+    if head_dim % 16 or not 16 <= head_dim <= WIDEST:
+        refuse(f"heads have {head_dim} features")
+    if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
+        refuse("a cache is not contiguous")
+    if k_cache.data_ptr() % 16 or v_cache.data_ptr() % 16:
+        refuse("a cache does not start at a multiple of 16 bytes")
+    if q.stride(-1) != 1 or (q.shape[-2] > 1 and q.stride(-2) != head_dim):
+        refuse(f"rows of q are not dense: strides {list(q.stride())}")
+    if q.dim() > 3 and not has_rows(q.shape, q.stride(), 2, 1):
+        refuse(f"tokens of q are no single dim: strides {list(q.stride())}")
+    if out is not None and not (out.is_contiguous() and out.data_ptr() % 16 == 0):
+        refuse("out is not contiguous, or not aligned to 16 bytes")
+
+
+def refuse(what: str) -> NoReturn:
+    """Refuses a call outside of the domain.
+
+    Raises:
+        DomainError: always.
+    """
+    msg = f"paged_attention: {what}"
+    fix = "call it through a bind, which keeps to the domain"
+    raise DomainError(msg, operator="paged_attention", fix=fix)
+
+
+def is_empty(call: Call) -> bool:
+    """Whether no program is needed: no row, or no key for any."""
+    return not (call.tokens and call.sequences and call.block_table.shape[1] and len(call.k_cache))
+
+
+def _dense(t: Tensor) -> Tensor:
+    return t if t.stride(0) == 1 or len(t) < 2 else t.contiguous()
+
+
+def _row_stride(q: Tensor) -> int:
+    """Elements from one token to the next; the dims before the last two collapse."""
+    for size, stride in zip(q.shape[-3::-1], q.stride()[-3::-1], strict=True):
+        if size != 1:
+            return stride
+    return q.shape[-2] * q.shape[-1]  # a single token: no step is taken
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def row_bytes(key: Mapping[str, Any]) -> int:
+    """Bytes of a row of a tile of keys, for a key of a table."""
+    return power_of_two(key["head_dim"]) * (4 if key["dtype"] == "float32" else 2)
+
+
+@cache
+def device(index: int) -> torch.device:
+    """The device with the index of ``Tensor.get_device``; -1 is the CPU, which interprets."""
+    return torch.device("cpu") if index < 0 else torch.device("cuda", index)
+
+
+@cache
+def arch(index: int) -> str:
+    """The architecture of a device as tables name it."""
+    if index < 0:
+        return "interpreted"
+    return "sm{}{}".format(*torch.cuda.get_device_capability(index))
+
+
+@cache
+def processors(index: int) -> int:
+    """How many multiprocessors a device has; two where programs are interpreted."""
+    return 2 if index < 0 else torch.cuda.get_device_properties(index).multi_processor_count
+
+
+@cache
+def unused(index: int) -> Tensor:
+    """Something to pass where a kernel touches no scratch memory."""
+    return torch.empty(4, dtype=torch.float32, device=device(index))
