@@ -11,7 +11,7 @@ import torch
 
 from stand_ins import OPS, make_device, norm_big, norm_over, norm_small, norm_vec, sample_top
 from trivet import prefer, require
-from trivet.errors import ConfigError, NoImplementation, OrderError, UnknownName
+from trivet.errors import ConfigError, LockMismatch, NoImplementation, OrderError, UnknownName
 
 NORM = {"dtype": torch.float32, "weight.dtype": torch.float32, "hidden": 64, "contiguous": True}
 SITES = {
@@ -217,3 +217,21 @@ def test_a_plan_and_its_steps_cannot_be_written_to():
 def test_what_is_no_lock_is_refused(lock):
     with pytest.raises(ConfigError, match="is no lock"):
         make_device().plan({"gate": ("silu_and_mul", {})}, lock=lock)
+
+
+def test_tables_of_tuned_constants_are_part_of_the_lock(dev, tmp_path, monkeypatch):
+    plain = dev.plan(SITES)
+    assert "tuned" not in plain.lock
+    table = tmp_path / "one.json"
+    table.write_text("{}")
+    monkeypatch.setenv("TRIVET_TUNED", str(tmp_path))
+    plan = dev.plan(SITES)
+    assert len(plan.lock["tuned"]) == 16
+    assert plan.digest != plain.digest
+    assert [line.partition(":")[0] for line in plain.stale()] == ["settings.tuned"]
+    with pytest.raises(LockMismatch, match="tuned: locked nothing, now"):
+        dev.plan(SITES, lock=plain.lock)
+    monkeypatch.setenv("TRIVET_TUNED", str(tmp_path.parent / tmp_path.name / "."))
+    assert plan.stale() == []
+    table.write_text("{ }")
+    assert plan.stale() != []

@@ -208,6 +208,8 @@ class Plan:
                 for n, s in self.sites.items()
             },
         }
+        if tuned := self._snapshot["settings"]["tuned"]:
+            document["tuned"] = tuned  # digest of the tables that TRIVET_TUNED names
         return document | {"digest": locks.digest(document)}
 
     def _chosen_plugins(self) -> dict[str, object]:

@@ -25,6 +25,11 @@ OWN: Final = MappingProxyType(
         "explain": ("trivet.cli.explain", "Say which implementation runs a call, and why."),
         "plan": ("trivet.cli.plan", "Bind the sites of a file; save or verify a lock."),
         "ab": ("trivet.cli.ab", "Compare two providers: results and time."),
+        "kernels": (
+            "trivet.cli.kernels",
+            "Compile Triton kernels without a device; judge the code.",
+        ),
+        "tune": ("trivet.cli.tune", "Measure constants of Triton kernels; write a table."),
     }
 )
 """Core's commands: name -> (module with ``command``, what it does)."""

@@ -100,6 +100,14 @@ def trivet_capture(device: DeviceInfo) -> object:
     raise NotImplementedError
 
 
+def trivet_kernels() -> object:
+    """Its Triton kernels, a ``KernelSet``, which ``trivet kernels`` and ``trivet tune`` ask for.
+
+    Nothing else does. It is called where there is no device, too.
+    """
+    raise NotImplementedError
+
+
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:
     """Engine defaults that this device proposes: name -> (value, reason).
 

@@ -63,6 +63,12 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise ValueError("a folder that is there")
+    return Path(text)
+
+
 def _orders(text: str) -> Orders:
     orders: dict[str, tuple[str, ...]] = {}
     for part in filter(None, (p.strip() for p in text.split(";"))):
@@ -176,6 +182,9 @@ class Settings:
     config: Path | None = _setting(
         None, "path", "configuration file, instead of searching for one", Path
     )
+    tuned: Path | None = _setting(
+        None, "path", "folder of tables by `trivet tune` that come before a package's own", _folder
+    )
     cache_dir: Path | None = _setting(
         None, "path", "folder for built kernels and downloaded models", Path, decides=False
     )
@@ -243,9 +252,21 @@ class Settings:
             value = getattr(self, v.field)
             if v.decides and v.type != "orders":
                 plain[v.field] = sorted(value) if isinstance(value, tuple) else _plain(value)
+        if self.tuned:
+            plain["tuned"] = _digest(self.tuned)
         for layer, orders in self.orders.items():
             plain |= {f"{layer}.{key}": list(names) for key, names in orders.items()}
         return MappingProxyType(plain)
+
+
+def _digest(tables: Path) -> str:
+    """Sixteen hex digits over the tables of a folder, whose name does not count."""
+    import hashlib  # most processes have no such folder
+
+    total = hashlib.sha256()
+    for file in sorted(tables.glob("*.json")):
+        total.update(f"{file.name}\0".encode() + file.read_bytes())
+    return total.hexdigest()[:16]
 
 
 def _plain(value: object) -> object:

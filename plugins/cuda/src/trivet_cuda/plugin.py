@@ -65,6 +65,11 @@ def trivet_capture(device: DeviceInfo) -> object:
     return CudaCapturer(device.index)
 
 
+def trivet_kernels() -> object:
+    """The Triton kernels, for ``trivet kernels`` and ``trivet tune``; no GPU is needed to ask."""
+    return import_module("trivet_cuda.kernel_set").kernel_set()
+
+
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:
     """What an engine should use here unless it knows better."""
     del device

@@ -1,4 +1,7 @@
-"""Constants of a kernel by size: measured rows of a table in the wheel, else what the author says.
+"""Constants of a kernel by size: measured rows of a table, else what the author says.
+
+The table is the wheel's. Where the setting ``TRIVET_TUNED`` names a folder, its table of the same
+architecture comes first; ``trivet tune`` writes such folders. No call ever measures.
 
 A table is one JSON file an architecture: ``{"schema": 1, "arch": ..., "measured": {device, torch,
 triton, date}, "rows": [{"kernel", "key", "rows", "config", "us"}, ...]}``. ``key`` is what a
@@ -9,12 +12,16 @@ for up to ``rows`` rows of the call.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
+from trivet import settings
 from trivet.errors import ConfigError
 
 SCHEMA: Final = 1
@@ -27,6 +34,15 @@ Key = Mapping[str, str | int | float | bool]
 Buckets = tuple[tuple[float, Config], ...]
 """``(most rows, config)`` with rising limits, the last one infinite."""
 
+Trial = Callable[[Key, int, Config, torch.device], tuple[Callable[[], object], int]]
+"""``trial(key, rows, config, device) -> (call, bytes moved)``.
+
+``call()`` runs the kernel on inputs that lie on the device already, as often as one likes and
+without synchronising, and returns what it computed: a tensor, or several. Meanwhile ``buckets``
+gives that config for every call, so that it may simply be a call of the operator. The inputs of
+equal ``key`` and ``rows`` are equal: fixed, or drawn from torch's seeded generators.
+"""
+
 
 class Tuned:
     """The choice of one kernel's constants.
@@ -36,6 +52,8 @@ class Tuned:
         tables: folder with one ``ARCH.json`` for each architecture that was measured.
         space: ``space(key, rows) -> configs`` that are worth measuring for a call.
         default: ``default(key) -> buckets`` where nothing was measured.
+        trial: how ``trivet tune`` calls one config; without it the kernel is not measured.
+        keys: typical keys, which ``trivet tune`` measures unless it is told others.
     """
 
     def __init__(
@@ -45,9 +63,13 @@ class Tuned:
         *,
         space: Callable[[Key, int], Iterable[Config]],
         default: Callable[[Key], Buckets],
+        trial: Trial | None = None,
+        keys: Iterable[Key] = (),
     ) -> None:
         self.name, self.tables = name, tables
         self.space, self.default = space, default
+        self.trial, self.keys = trial, tuple(keys)
+        self._forced: tuple[Config, list[Key]] | None = None
 
     def buckets(self, arch: str, key: Key) -> Buckets:
         """Configs by number of rows, each with the most rows it is for.
@@ -55,7 +77,11 @@ class Tuned:
         Raises:
             ConfigError: the table of this architecture is damaged.
         """
-        rows = _table(self.tables / f"{arch}.json").get((self.name, _text(key)), ())
+        if self._forced is not None:
+            config, asked = self._forced
+            asked.append(key)
+            return ((inf, config),)
+        rows = self._rows(arch, key)
         if not rows:
             return self.default(key)
         kept = [
@@ -67,7 +93,31 @@ class Tuned:
 
     def measured(self, arch: str, key: Key) -> bool:
         """Whether a table of this architecture has rows for such calls."""
-        return (self.name, _text(key)) in _table(self.tables / f"{arch}.json")
+        return bool(self._rows(arch, key))
+
+    @contextmanager
+    def forced(self, config: Config) -> Iterator[list[Key]]:
+        """Gives one config for every call, while it is measured; not for serving processes.
+
+        The list has the keys that were asked for.
+        """
+        asked: list[Key] = []
+        self._forced = config, asked
+        try:
+            yield asked
+        finally:
+            self._forced = None
+
+    def _rows(self, arch: str, key: Key) -> Buckets:
+        """Rows of the user's table where there are any, else of the wheel's."""
+        at, own = (self.name, _text(key)), settings.read().tuned
+        rows = _table(own / f"{arch}.json").get(at, ()) if own else ()
+        return rows or _table(self.tables / f"{arch}.json").get(at, ())
+
+
+def config_at(buckets: Buckets, rows: int) -> Config:
+    """The config for a number of rows."""
+    return next(config for limit, config in buckets if rows <= limit)
 
 
 def _text(key: Key) -> str:
@@ -75,7 +125,7 @@ def _text(key: Key) -> str:
 
 
 @cache
-def _table(file: Path) -> dict[tuple[str, str], tuple[tuple[float, Config], ...]]:
+def _table(file: Path) -> dict[tuple[str, str], Buckets]:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
