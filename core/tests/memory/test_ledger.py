@@ -246,3 +246,11 @@ def test_a_reserved_amount_counts_at_once_and_in_the_peak_when_it_is_confirmed()
     second.release()
     second.confirm()
     assert (ledger.used_bytes, ledger.peak_bytes) == (0, 30)
+
+
+def test_amounts_of_nothing_come_and_go():
+    ledger = Ledger()
+    tokens = [ledger.account(0, "t"), ledger.account(5, "t"), ledger.account(0, "t")]
+    for token in tokens:
+        token.release()
+    assert (ledger.used_bytes, ledger.by_tag()) == (0, {})

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -113,8 +114,10 @@ class Buffer:
 class Buffers:
     """What one allocator has given out, checked: each piece is a ``Buffer`` with one owner.
 
-    It may be used from any thread; the allocator behind it sees one call at a time. A buffer that
-    ends in a garbage collection is given back at the next call, as a collection may interrupt one.
+    It may be used from any thread; the allocator behind it sees one call at a time, unless it says
+    itself that it is ``thread_safe``: that one is called without a lock, as are its callbacks. A
+    buffer that ends in a garbage collection is given back at the next call, as a collection may
+    interrupt one.
 
     Args:
         allocator: a vendor's, or any of core's.
@@ -125,6 +128,8 @@ class Buffers:
         self.traits = allocator.traits()
         self.leaked = 0
         self._lock = threading.RLock()
+        shared = getattr(allocator, "thread_safe", False)
+        self._calls: AbstractContextManager[object] = nullcontext() if shared else self._lock
         self._live: dict[int, tuple[torch.Tensor, weakref.ref[Buffer]]] = {}
         self._ended: deque[int] = deque()
         if self.traits.alignment < ALIGNMENT or self.traits.alignment & self.traits.alignment - 1:
@@ -141,14 +146,16 @@ class Buffers:
         """
         if nbytes < 0:
             raise MemoryFault(f"a buffer of {nbytes} bytes cannot be made", fix="0 or more")
-        with self._lock:
-            self.settle()
+        self.settle()
+        with self._calls:
             raw = self.allocator.allocate(nbytes, tag=tag)
             self._refuse_odd(raw, nbytes)
             buffer = Buffer(self, raw, tag)
             ended = self._ended
             number = buffer.generation
-            self._live[number] = raw, weakref.ref(buffer, lambda _: ended.append(number))
+            held = weakref.ref(buffer, lambda _: ended.append(number))
+            with self._lock:
+                self._live[number] = raw, held
             return buffer
 
     def free(self, buffer: Buffer) -> None:
@@ -157,28 +164,31 @@ class Buffers:
         Raises:
             InvalidBuffer: it was freed before, or belongs to another allocator.
         """
+        self.settle()
         with self._lock:
-            self.settle()
             known = self._live.pop(buffer.generation, None) if buffer._home is self else None  # noqa: SLF001
             if known is None:
                 why = "was freed before" if buffer._home is self else "is of another allocator"  # noqa: SLF001
                 msg = f"{buffer!r} {why}"
                 raise InvalidBuffer(msg, fix="each buffer is freed once, by its owner")
             buffer.residency = Residency.FREED
+        with self._calls:
             self.allocator.deallocate(known[0])
 
     def settle(self) -> None:
         """Gives back what the collector ended since the last call."""
         while self._ended:
-            known = self._live.pop(self._ended.popleft(), None)
+            with self._lock:
+                known = self._live.pop(self._ended.popleft(), None) if self._ended else None
+                self.leaked += known is not None
             if known is not None:
-                self.leaked += 1
-                self.allocator.deallocate(known[0])
+                with self._calls:
+                    self.allocator.deallocate(known[0])
 
     def __iter__(self) -> Iterator[Buffer]:
         """Every live buffer, in the order in which they were allocated."""
+        self.settle()
         with self._lock:
-            self.settle()
             found = [held() for _, held in self._live.values()]
         return iter([buffer for buffer in found if buffer is not None])
 

@@ -200,11 +200,9 @@ class Ledger:
             entry.pending = False
             self._pending -= entry.nbytes
         self._used -= entry.nbytes
-        left = self._by_tag[entry.tag] - entry.nbytes
+        left = self._by_tag.pop(entry.tag, 0) - entry.nbytes  # amounts of 0 may be all that is left
         if left:
             self._by_tag[entry.tag] = left
-        else:
-            del self._by_tag[entry.tag]
         if entry.storage is not None:
             del self._by_storage[entry.storage]
 

@@ -1,0 +1,65 @@
+"""What every adaptor is: an allocator over another one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from trivet.contracts.memory import Allocator, Traits
+from trivet.errors import InvalidBuffer
+
+PASSED: Final = (
+    "trim",
+    "preserves",
+    "suspend",
+    "resume",
+    "export",
+    "open",
+    "close",
+    "info",
+    "stats",
+)
+"""Members of the other abilities of memory that an adaptor has where its upstream has them."""
+
+
+class Adaptor:
+    """An allocator that passes everything on; the others change what they are about.
+
+    What the upstream can besides becomes an attribute of this object, so that it has exactly the
+    abilities of its upstream (``isinstance(adaptor, Reclaimer)``), and each passes through
+    ``_passed``, where an adaptor may stand in its way.
+
+    Args:
+        upstream: the allocator that is asked.
+    """
+
+    def __init__(self, upstream: Allocator) -> None:
+        self.upstream = upstream
+        for name in PASSED:
+            if hasattr(upstream, name) and not hasattr(type(self), name):
+                setattr(self, name, self._passed(name, getattr(upstream, name)))
+
+    def traits(self) -> Traits:
+        """What holds for all its buffers."""
+        return self.upstream.traits()
+
+    def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
+        """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
+        return self.upstream.allocate(nbytes, tag=tag)
+
+    def deallocate(self, buffer: torch.Tensor) -> None:
+        """Takes a buffer back."""
+        self.upstream.deallocate(buffer)
+
+    def _passed(self, name: str, inner: Any) -> Any:
+        """What this adaptor offers under the name of an ability's member."""
+        del name
+        return inner
+
+
+def foreign(owner: object, buffer: torch.Tensor) -> InvalidBuffer:
+    """The error for a tensor that is no live buffer of an allocator."""
+    what = f"uint8 [{buffer.numel()}] at {buffer.data_ptr():#x}"
+    msg = f"{type(owner).__name__} has no live buffer that is this tensor ({what})"
+    return InvalidBuffer(msg, fix="give back the very tensor that allocate returned, once")
