@@ -1,4 +1,4 @@
-"""Figures of the memory leg: what adaptors and pools cost, and what they reserve."""
+"""Figures of the memory leg: what adaptors, pools, tiers and sleep cost, what pools reserve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from report import picture, publish
 
-PARTS = ("memory_adaptors", "memory_replay")
+PARTS = ("memory_adaptors", "memory_replay", "memory_tiers")
 """Files beside this one; each has ``rows(*, quick)``."""
 
 

@@ -26,7 +26,7 @@ from trivet.catalogue import operators
 from trivet.cli.declaration import signatures
 from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
-from trivet.memory import ledger
+from trivet.memory import ledger, sleep, spill
 from trivet.selection import authority
 from trivet.selection.forms import SUFFIX
 from trivet.settings import markdown_table
@@ -161,6 +161,8 @@ ENGINE: dict[str, Callable[..., Any] | type] = {
     "Step": step.Step,
     "dev.memory": memory.DeviceMemory,
     "dev.memory.ledger": ledger.Ledger,
+    "dev.memory.sleeper": sleep.Sleep,
+    "trivet.memory.spill.Spill": spill.Spill,
     "KvBlocks": memory.KvBlocks,
     "KvCaches": memory.KvCaches,
     "dev.collectives": collectives.DeviceCollectives,

@@ -44,6 +44,8 @@ def test_a_page_lists_every_public_name_with_a_promise(home):
 def test_every_public_module_has_a_section():
     legs = {f"trivet.contracts.{leg}" for leg in ("memory", "collectives", "capture")}
     optional = {"trivet.rope", "trivet.memory", "trivet.collectives", "trivet.kernels.triton"}
-    optional |= {"trivet.capture", "trivet.memory.adaptors", "trivet.memory.pools"}
+    optional |= {"trivet.capture"}
+    memory = ("adaptors", "layouts", "migrate", "pools", "sleep", "spill", "tiers")
+    optional |= {f"trivet.memory.{name}" for name in memory}
     modules = {"trivet", "trivet.contracts", "trivet_conformance"} | legs | optional
     assert modules | CLASSES.keys() == PAGES.keys()

@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from allocators import CPU, Strict
+from allocators import Strict
 from trivet.contracts.memory import Reclaimer, Trimmer
 from trivet.errors import InvalidBuffer, MemoryFault, OutOfMemory
 from trivet.memory import Ledger
 from trivet.memory.adaptors import Faulty, Instrumented, ThreadSafe
 from trivet.memory.buffers import Buffers
 from trivet.memory.pools import BestFit, Binned
-from trivet.memory.torch_allocator import TorchAllocator
+from trivet.memory.tiers import HostAllocator
 
 
 def test_the_hard_limit_refuses_before_the_upstream_is_asked():
@@ -298,7 +298,7 @@ def test_an_adaptor_has_the_abilities_of_its_upstream():
         assert isinstance(make(Strict()), Reclaimer)
         assert not isinstance(make(Strict()), Trimmer)
         assert isinstance(make(BestFit(Strict())), Trimmer)
-        assert not isinstance(make(TorchAllocator(CPU)), Reclaimer)
+        assert not isinstance(make(HostAllocator()), Reclaimer)
         assert make(Strict()).preserves == {"address"}
     made = Instrumented(Strict())
     buffer = made.allocate(4, tag="t")

@@ -52,7 +52,7 @@ def test_a_prefix_is_found_taken_and_given_back():
 
 def test_empty_blocks_go_first_and_the_end_of_a_sequence_is_evicted_before_its_start():
     told = []
-    pool = KvBlocks(4, 2, on_evict=lambda key, block: told.append((key, block)))
+    pool = KvBlocks(4, 2, on_evict=told.extend)
     blocks, keys = cached(pool, range(6))
     assert pool.allocate(1) == [3]
     assert told == []
@@ -147,9 +147,10 @@ class ContentsAgainstAModel(RuleBasedStateMachine):
         self.written = dict.fromkeys(range(size))
         self.outside = {}
 
-    def evicted(self, key, block):
-        assert self.counts[block] == 0
-        assert self.written[block] == key
+    def evicted(self, victims):
+        for key, block in victims:
+            assert self.counts[block] == 0
+            assert self.written[block] == key
 
     @rule(n=st.integers(0, 7))
     def allocate(self, n):

@@ -206,14 +206,19 @@ class Trimmer(Protocol):
 
 @runtime_checkable
 class Reclaimer(Protocol):
-    """Takes the memory of a buffer away and gives it back, at the same address.
+    """Takes the memory of a buffer away and gives it back; what stays, ``preserves`` says.
 
     One buffer at a time: which ones, in what order, and what is copied away before, is core's
     part, which also goes back when one of them fails.
     """
 
     preserves: frozenset[str]
-    """What survives a suspension: ``"address"``, ``"graphs"``, ``"communicators"``."""
+    """What survives a suspension.
+
+    ``"address"``: it has the same one afterwards. ``"tensors"``: its tensor and every view of it
+    are valid again, at whatever address. ``"graphs"`` and ``"communicators"``: those that know it.
+    Where neither of the first two is there, core gives the buffer back and allocates another one.
+    """
 
     def suspend(self, buffer: torch.Tensor) -> None:
         """Give its memory back; its contents are lost, its tensor is not used until ``resume``.

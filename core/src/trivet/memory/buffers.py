@@ -8,12 +8,13 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
 import torch
 
-from trivet.contracts.memory import Allocator, Traits
+from trivet.contracts.memory import Allocator, Reclaimer, Traits
 from trivet.errors import InvalidBuffer, MemoryFault, NotResident, PluginBroken
 
 ALIGNMENT: Final = 64
@@ -35,18 +36,35 @@ class Residency(StrEnum):
     FREED = "freed"
 
 
+@dataclass(slots=True)
+class Absence:
+    """What is known of a buffer while it is suspended.
+
+    Args:
+        address: where it was when it was used last.
+        holds_memory: it has memory again, without its contents.
+        kept: a buffer, usually of the host, with its contents; None when they were discarded.
+    """
+
+    address: int
+    holds_memory: bool = False
+    kept: Buffer | None = None
+
+
 class Buffer:
     """Memory that one owner holds until it frees it; made by ``Buffers.allocate``.
 
     One that is dropped without being freed is freed by the collector, and counted as leaked.
     """
 
-    __slots__ = ("__weakref__", "_home", "_raw", "generation", "nbytes", "residency", "tag")
+    __slots__ = ("__weakref__", "_home", "_raw", "absence", "generation", "nbytes", "residency",
+                 "tag")  # fmt: skip
 
     def __init__(self, home: Buffers, raw: torch.Tensor, tag: str) -> None:
         self._home, self._raw, self.tag = home, raw, tag
         self.nbytes = raw.numel()
         self.residency = Residency.RESIDENT
+        self.absence: Absence | None = None
         self.generation = next(_generations)
 
     def __repr__(self) -> str:
@@ -130,7 +148,7 @@ class Buffers:
         self._lock = threading.RLock()
         shared = getattr(allocator, "thread_safe", False)
         self._calls: AbstractContextManager[object] = nullcontext() if shared else self._lock
-        self._live: dict[int, tuple[torch.Tensor, weakref.ref[Buffer]]] = {}
+        self._live: dict[int, tuple[torch.Tensor | None, weakref.ref[Buffer]]] = {}
         self._ended: deque[int] = deque()
         if self.traits.alignment < ALIGNMENT or self.traits.alignment & self.traits.alignment - 1:
             msg = f"{_name(allocator)} aligns to {self.traits.alignment} bytes"
@@ -172,8 +190,96 @@ class Buffers:
                 msg = f"{buffer!r} {why}"
                 raise InvalidBuffer(msg, fix="each buffer is freed once, by its owner")
             buffer.residency = Residency.FREED
+            absence, buffer.absence = buffer.absence, None
+        if known[0] is not None:
+            with self._calls:
+                self.allocator.deallocate(known[0])
+        if absence is not None and absence.kept is not None:
+            absence.kept.free()  # of another allocator, whose lock is not taken under this one
+
+    @property
+    def preserves(self) -> frozenset[str]:
+        """What of a buffer survives its suspension; see ``contracts.memory.Reclaimer``."""
+        allocator = self.allocator
+        return allocator.preserves if isinstance(allocator, Reclaimer) else frozenset()
+
+    def suspend(self, buffer: Buffer) -> None:
+        """Gives the memory of a live buffer back; its contents are lost unless they were copied.
+
+        Raises:
+            InvalidBuffer: it was freed, or belongs to another allocator.
+            MemoryFault: the allocator's own; the buffer stays as it was.
+        """
+        self.settle()
         with self._calls:
-            self.allocator.deallocate(known[0])
+            raw = self._raw_of(buffer)
+            if raw is not None:
+                address = raw.data_ptr()
+                if self._stays:
+                    self.allocator.suspend(raw)  # type: ignore[attr-defined]  # a Reclaimer
+                else:
+                    self.allocator.deallocate(raw)
+                    # one empty tensor for all: nothing of the old memory stays referenced
+                    buffer._raw = torch.empty(0, dtype=torch.uint8)  # noqa: SLF001
+                    self._live[buffer.generation] = None, self._live[buffer.generation][1]
+                buffer.absence = buffer.absence or Absence(address)
+                buffer.absence.holds_memory = False
+            buffer.residency = Residency.SUSPENDED
+
+    def resume(self, buffer: Buffer) -> torch.Tensor:
+        """Gives a suspended buffer memory again; it stays suspended until ``mark`` says otherwise.
+
+        Returns:
+            All of it, with any contents; the same tensor as before where that is preserved.
+
+        Raises:
+            InvalidBuffer: it was freed, or belongs to another allocator.
+            OutOfMemory: there is no room; it stays suspended.
+        """
+        self.settle()
+        with self._calls:
+            raw = self._raw_of(buffer)
+            if raw is not None:
+                return raw
+            if self._stays:
+                raw = self._live[buffer.generation][0]
+                self.allocator.resume(raw)  # type: ignore[attr-defined]  # a Reclaimer
+            else:
+                raw = self.allocator.allocate(buffer.nbytes, tag=buffer.tag)
+                self._refuse_odd(raw, buffer.nbytes)
+                self._live[buffer.generation] = raw, self._live[buffer.generation][1]
+                buffer._raw = raw  # noqa: SLF001
+            assert raw is not None  # noqa: S101  # for mypy: both branches have one
+            if buffer.absence is not None:
+                buffer.absence.holds_memory = True
+            return raw
+
+    def mark(self, buffer: Buffer, residency: Residency) -> None:
+        """Says whether a live buffer that has memory may be used.
+
+        Raises:
+            InvalidBuffer: it was freed, or belongs to another allocator.
+            NotResident: it has no memory.
+        """
+        self.settle()
+        with self._lock:
+            if self._raw_of(buffer) is None:
+                raise NotResident(f"{buffer!r} has no memory", fix="resume it first")
+            buffer.residency = residency
+
+    @property
+    def _stays(self) -> bool:
+        """The allocator's own suspension is used: tensors or addresses outlast it."""
+        return bool(self.preserves & {"address", "tensors"})
+
+    def _raw_of(self, buffer: Buffer) -> torch.Tensor | None:
+        """The memory of a live buffer; None when it has none now."""
+        known = self._live.get(buffer.generation) if buffer._home is self else None  # noqa: SLF001
+        if known is None:
+            msg = f"{buffer!r} is no live buffer of {_name(self.allocator)}"
+            raise InvalidBuffer(msg, fix="suspend what was not freed, with the heap that made it")
+        absence = buffer.absence
+        return None if absence is not None and not absence.holds_memory else known[0]
 
     def settle(self) -> None:
         """Gives back what the collector ended since the last call."""
@@ -181,7 +287,7 @@ class Buffers:
             with self._lock:
                 known = self._live.pop(self._ended.popleft(), None) if self._ended else None
                 self.leaked += known is not None
-            if known is not None:
+            if known is not None and known[0] is not None:
                 with self._calls:
                     self.allocator.deallocate(known[0])
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +20,7 @@ from trivet.contracts.memory import (
     StatsSource,
 )
 from trivet.errors import MemoryFault, OutOfMemory, PluginBroken
+from trivet.memory.buffers import Buffer, Buffers
 from trivet.memory.exhaustion import typed
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.caches import KvCaches
@@ -25,8 +28,11 @@ from trivet.memory.ledger import Ledger, Token
 from trivet.memory.system import host_info
 from trivet.plugins.answers import has_abilities
 
+if TYPE_CHECKING:
+    from trivet.memory.pieces import Piece
+    from trivet.memory.sleep import Sleep
+
 _ADDRESSABLE = 1 << 63  # sizes beyond this overflow inside torch and raise something else
-_ALIGNMENT = 64
 
 
 class DeviceMemory:
@@ -58,6 +64,26 @@ class DeviceMemory:
         self.device = device
         self.provided = provided
         self.ledger = Ledger() if ledger is None else ledger
+        self._caches: list[KvCaches] = []  # of a vendor's memory: it stays until it is released
+
+    @cached_property
+    def sleeper(self) -> Sleep:
+        """What sleeps, and whom it tells: weights and graphs are added to it; loaded when used."""
+        from trivet.memory.migrate import Mover
+        from trivet.memory.sleep import Sleep
+
+        return Sleep(self.device, mover=Mover(self.provided))
+
+    def sleep(self, *, keep: Collection[str] = (), discard: Collection[str] = ()) -> int:
+        """Gives the memory of tags back until ``wake``; see ``Sleep.sleep``.
+
+        The ledger still counts it: its room is not given to anybody else.
+        """
+        return self.sleeper.sleep(keep=keep, discard=discard)
+
+    def wake(self, tags: Collection[str] | None = None) -> int:
+        """Gives memory and contents back to tags, to all of them by default; see ``Sleep.wake``."""
+        return self.sleeper.wake(tags)
 
     def account(self, what: torch.Tensor | int, tag: str = "") -> Token:
         """Add a tensor that exists, or bytes, to the ledger; see ``Ledger.account``."""
@@ -111,19 +137,21 @@ class DeviceMemory:
         The peak of the ledger rises only when all of them are there.
         """
         shape = (num_blocks, block_size, kv_heads, head_dim)
-        allocator = self.provided if isinstance(self.provided, Allocator) else None
         tokens: list[Token] = []
+        buffers: list[Buffer] = []
         with ExitStack() as undo:
             made = [
                 self._zeroed(shape, dtype, tag, tokens)
-                if allocator is None
-                else self._buffer(allocator, shape, dtype, tag, tokens, undo)
+                if self._heap is None
+                else self._buffer(self._heap, shape, dtype, tag, tokens, buffers, undo)
                 for _ in range(2 * layers)
             ]
             give_back = undo.pop_all().close
         for token in tokens:
             token.confirm()
-        return KvCaches(tuple(zip(made[::2], made[1::2], strict=True)), give_back)
+        caches = KvCaches(tuple(zip(made[::2], made[1::2], strict=True)), give_back, buffers)
+        self._let_sleep(caches, made, tag)
+        return caches
 
     def info(self) -> MemoryInfo:
         """How much memory the device has; None where nobody knows."""
@@ -204,13 +232,32 @@ class DeviceMemory:
             with typed(self.device, nbytes, tag=tag, free_bytes=free):
                 raise
 
+    @cached_property
+    def _heap(self) -> Buffers | None:
+        """What the vendor's allocator gives out; None where torch's serves."""
+        return Buffers(self.provided) if isinstance(self.provided, Allocator) else None
+
+    def _let_sleep(self, caches: KvCaches, made: Sequence[torch.Tensor], tag: str) -> None:
+        if self._heap is None:
+            self.sleeper.add({str(i): tensor for i, tensor in enumerate(made)}, tag=tag)
+            return
+        self.sleeper.watch(self._heap)
+        self.sleeper.on(tag, rebind=self._rebind)
+        self._caches = [c for c in self._caches if not c.released] + [caches]
+
+    def _rebind(self, piece: Piece) -> None:
+        """Gives caches tensors over the new memory of a buffer that woke elsewhere."""
+        for caches in self._caches:
+            caches.rebind(getattr(piece, "buffer", None))
+
     def _buffer(
         self,
-        allocator: Allocator,
+        heap: Buffers,
         shape: tuple[int, ...],
         dtype: torch.dtype,
         tag: str,
         tokens: list[Token],
+        buffers: list[Buffer],
         undo: ExitStack,
     ) -> torch.Tensor:
         """A zeroed tensor over a vendor's buffer; ``undo`` learns how to give it back."""
@@ -218,24 +265,10 @@ class DeviceMemory:
         tokens.append(token := self.ledger.reserve(nbytes, tag))
         undo.callback(token.release)
         with typed(self.device, nbytes, tag=tag, free_bytes=None):
-            buffer = allocator.allocate(nbytes, tag=tag)
-        undo.callback(allocator.deallocate, buffer)
-        alignment = max(_ALIGNMENT, allocator.traits().alignment)
-        good = (
-            buffer.dtype == torch.uint8
-            and buffer.shape == (nbytes,)
-            and buffer.is_contiguous()
-            and buffer.device.type == self.device.type
-            and buffer.data_ptr() % alignment == 0
-        )
-        if not good:
-            raise PluginBroken(
-                f"the allocator {type(allocator).__qualname__} was asked for {nbytes} bytes on "
-                f"{self.device} and returned {buffer.dtype} {list(buffer.shape)} on "
-                f"{buffer.device} at address {buffer.data_ptr():#x}",
-                fix=f"return a contiguous uint8 tensor of that size, aligned to {alignment} bytes",
-            )
-        return buffer.view(dtype).view(shape).zero_()
+            buffer = heap.allocate(nbytes, tag=tag)
+        undo.callback(buffer.free)
+        buffers.append(buffer)
+        return buffer.tensor(shape, dtype).zero_()
 
 
 def _nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from trivet.contracts.memory import Tier, Traits
-from trivet.errors import OutOfMemory
+from trivet.errors import MemoryFault, OutOfMemory
 from trivet.memory.exhaustion import typed
 
 _ALIGNMENT: Final = 64  # torch aligns host memory to 64 bytes and device memory to 256 or more
@@ -44,3 +44,36 @@ class TorchAllocator:
 
     def deallocate(self, buffer: torch.Tensor) -> None:
         """Torch frees it with its last reference."""
+
+    preserves: frozenset[str] = frozenset({"tensors"})
+    """Views outlast a suspension; the address may be another one."""
+
+    def suspend(self, buffer: torch.Tensor) -> None:
+        """Gives its memory back; no view of it is read until ``resume``: torch does not check."""
+        empty_storage(buffer.untyped_storage())
+
+    def resume(self, buffer: torch.Tensor) -> None:
+        """Gives it memory again, with any contents."""
+        fill_storage(buffer.untyped_storage(), buffer.numel(), tag="")
+
+
+def empty_storage(storage: torch.UntypedStorage) -> None:
+    """Gives the memory of a storage back; every tensor over it stays as an object.
+
+    Raises:
+        MemoryFault: its memory is not torch's (a mapped file, another library); it stays.
+    """
+    if not storage.resizable():
+        msg = f"a storage of {storage.nbytes()} bytes on {storage.device} cannot be resized"
+        raise MemoryFault(msg, fix="copy it into memory of torch, or leave it awake")
+    storage.resize_(0)
+
+
+def fill_storage(storage: torch.UntypedStorage, nbytes: int, *, tag: str) -> None:
+    """Gives a storage memory again, with any contents.
+
+    Raises:
+        OutOfMemory: there is no room; it stays empty.
+    """
+    with typed(storage.device, nbytes, tag=tag, free_bytes=None):
+        storage.resize_(nbytes)

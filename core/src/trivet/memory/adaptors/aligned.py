@@ -69,6 +69,8 @@ class Aligned(Adaptor):
             raise
 
     def _passed(self, name: str, inner: Any) -> Any:
+        if name == "preserves" and self._extra and "address" not in inner:
+            return inner - {"tensors"}  # the part of a piece that moved would be aligned no more
         if not self._extra or name not in {"suspend", "resume", "export"}:
             return inner
 

@@ -29,8 +29,9 @@ class KvBlocks:
         block_size: tokens in a block.
         bytes_per_block: bytes that a block takes over all layers, keys and values; used to report
             exhaustion in bytes.
-        on_evict: is told the key and number of a cached block before somebody else gets it, while
-            its contents are still there: to spill it. It must not call the pool.
+        on_evict: is told the keys and numbers of cached blocks before somebody else gets them, all
+            that one call evicts at once, while their contents are still there: to spill them. It
+            must not call the pool. When it raises, nothing was evicted.
         keep_events: whether ``drain_events`` has anything to tell.
     """
 
@@ -40,7 +41,7 @@ class KvBlocks:
         block_size: int,
         *,
         bytes_per_block: int | None = None,
-        on_evict: Callable[[Key, int], object] | None = None,
+        on_evict: Callable[[Sequence[tuple[Key, int]]], object] | None = None,
         keep_events: bool = False,
     ) -> None:
         if num_blocks < 0 or block_size < 1:
@@ -55,7 +56,7 @@ class KvBlocks:
         self._references = [0] * num_blocks
         self._keys: dict[int, Key] = {}
         self._by_key: dict[Key, int] = {}
-        self._on_evict = on_evict
+        self.on_evict = on_evict
         self._events: list[Event] | None = [] if keep_events else None
 
     @property
@@ -281,9 +282,9 @@ class KvBlocks:
     def _evict(self, n: int) -> None:
         """Empties the ``n`` cached blocks that have been free for the longest."""
         victims = [block for block, _ in zip(self._idle, range(n), strict=False)]
+        if self.on_evict is not None:
+            self.on_evict([(self._keys[block], block) for block in victims])
         for block in victims:
-            if self._on_evict is not None:
-                self._on_evict(self._keys[block], block)
             del self._idle[block]
             self._drop(block)
         self._empty[:0] = reversed(victims)
