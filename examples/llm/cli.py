@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,7 +77,8 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
     steps = timing.steps if timing else 0.0
     memory, decode = engine.model.memory(), engine.model.decode
     captured = decode.report() if decode else None
-    return report.collect(settings, texts.texts, calls, memory, times, steps, captured)
+    usage = asdict(scheduler.usage)
+    return report.collect(settings, texts.texts, calls, memory, times, usage, steps, captured)
 
 
 def times_for(given: SimpleNamespace) -> Times | None:
@@ -103,6 +105,7 @@ def run_file(given: SimpleNamespace, notes: Console) -> None:
         trace.write(given.trace, calls, engine.settings, timing.spans if timing else ())
     said = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     say(notes, f"{target}: {said or 'no lines'}")
+    say(notes, report.cache_text(asdict(engine.scheduler.usage)))
     if given.seed is not None:
         say(notes, f"seed {given.seed} where a line has none")
     with report.writing():
@@ -179,6 +182,7 @@ def main(context: click.Context, /, **values: Any) -> None:
         if on_line:
             raise click.UsageError(f"options of {context.invoked_subcommand} stand after it")
         return
+    options.refuse_two_sizes(context)
     given, notes = SimpleNamespace(**values), Console(stderr=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot show
@@ -220,10 +224,12 @@ def main(context: click.Context, /, **values: Any) -> None:
     help="Seconds for open requests to finish in when the server is stopped.",
 )
 @options.engine(cache_tokens=8192)
-def serve(**values: Any) -> None:
+@click.pass_context
+def serve(context: click.Context, /, **values: Any) -> None:
     """Serves OpenAI's interface over HTTP until SIGTERM or an interrupt."""
     from llm.serving.command import serve as run_server
 
+    options.refuse_two_sizes(context)
     given, notes = SimpleNamespace(**values), Console(stderr=True)
 
     def load() -> Engine:

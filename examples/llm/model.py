@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import trivet
-from llm import bound, sampling, weights
+from llm import bound, cache_size, sampling, weights
 from llm.config import Config
 from llm.decode import Decode, replayed
 from llm.inputs import Inputs, lay_out
@@ -118,13 +118,17 @@ class Llama:
             partial(self.plan.prepare, account=device.memory.account),
             advance,
         )
-        self._caches = device.memory.kv_caches(
+        each = cache_size.bytes_of_block(c, block_size, dtype)
+        cache_size.refuse_too_large(device, num_blocks * each)
+        self.caches = device.memory.kv_caches(
             c.layers, num_blocks, block_size, c.kv_heads, c.head_dim, dtype
         )
-        self.pool = device.memory.kv_blocks(num_blocks, block_size)
+        self.pool = device.memory.kv_blocks(num_blocks, block_size, bytes_per_block=each)
         reach = min(c.context, num_blocks * block_size)  # no position beyond the cache is computed
         tables = c.rope.tables(torch.arange(reach), length=reach)
         self._cos, self._sin = (t.to(self._where) for t in tables)
+        # What keys and values depend on besides the tokens; a rotary variant may depend on reach.
+        self.salt = repr((str(file.path), c, dtype, reach)).encode()
         self.decode = Decode(device, self, capture, reach) if capture else None
         if times is not None and self.decode is not None:
             self.decode.timed(times.call)
@@ -186,7 +190,7 @@ class Llama:
 
         residual = op.embed(n.ids, w.embedding)
         x = op.norm(residual, w.layers[0].norm, c.eps)
-        for i, (layer, (k_cache, v_cache)) in enumerate(zip(w.layers, self._caches, strict=True)):
+        for i, (layer, (k_cache, v_cache)) in enumerate(zip(w.layers, self.caches, strict=True)):
             if i:
                 op.add_norm(x, residual, layer.norm, c.eps)
             qkv = op.qkv(x, layer.qkv, shape[1] * c.head_dim, layer.qkv_bias)

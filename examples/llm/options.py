@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 _DTYPES = ["float32", "bfloat16", "float16"]
 _MODEL = "A GGUF file, or a directory with config.json and safetensors; else SmolLM2-135M-Instruct."
@@ -39,6 +41,57 @@ def _sizes(context: click.Context, option: click.Parameter, value: str | None) -
     return sizes
 
 
+def _bytes(context: click.Context, option: click.Parameter, value: float | None) -> Any:
+    """GiB that are a number; infinity is none."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no amount of memory", context, option)
+    return value
+
+
+def refuse_two_sizes(context: click.Context) -> None:
+    """Refuses a command line that says the size of the cache twice.
+
+    Raises:
+        UsageError: It has tokens and bytes.
+    """
+    names = ("cache_tokens", "kv_cache_gib")
+    if all(context.get_parameter_source(n) is ParameterSource.COMMANDLINE for n in names):
+        what = "--cache-tokens and --kv-cache-gib both say how large the KV cache is: give one"
+        raise click.UsageError(what)
+
+
+def _cache(tokens: int) -> _Decorator:
+    """How large the KV cache is, and what becomes of blocks."""
+    return _all(
+        click.option(
+            "--cache-tokens",
+            type=click.IntRange(1),
+            default=tokens,
+            show_default=True,
+            help="Tokens that the KV cache holds.",
+        ),
+        click.option(
+            "--kv-cache-gib",
+            type=click.FloatRange(0, min_open=True),
+            callback=_bytes,
+            help="GiB of the KV cache, instead of --cache-tokens.",
+        ),
+        click.option(
+            "--prefix-cache/--no-prefix-cache",
+            default=True,
+            help="Whether a prompt takes what the cache has of its beginning; it does by default.",
+        ),
+        click.option(
+            "--preempt",
+            type=click.Choice(["recompute", "swap"]),
+            default="recompute",
+            show_default=True,
+            help="Where the cache is short, a request waits; then its keys and values are computed "
+            "again, or come back from host memory.",
+        ),
+    )
+
+
 def engine(cache_tokens: int) -> _Decorator:
     """Which model runs where; ``cache_tokens``: how many the cache holds unless it is said."""
     model = click.Path(path_type=Path)
@@ -57,13 +110,7 @@ def engine(cache_tokens: int) -> _Decorator:
             show_default=True,
             help="Tokens in a step.",
         ),
-        click.option(
-            "--cache-tokens",
-            type=click.IntRange(1),
-            default=cache_tokens,
-            show_default=True,
-            help="Tokens that the KV cache holds.",
-        ),
+        _cache(cache_tokens),
         click.option(
             "--device", default="auto", show_default=True, help="auto, or one that is installed."
         ),

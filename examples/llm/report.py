@@ -88,6 +88,7 @@ def collect(
     calls: list[dict[str, Any]],
     memory: dict[str, int],
     times: list[float],
+    usage: Mapping[str, int],
     steps: float = 0.0,
     captured: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
@@ -99,6 +100,7 @@ def collect(
         calls: What ran at each site.
         memory: Bytes that the device's ledger counts, by what they are for.
         times: When loading began, when it ended, when each token came; in seconds.
+        usage: What the KV cache saved and cost.
         steps: Seconds of all steps, if they were timed.
         captured: What each captured size cost, if steps were captured.
     """
@@ -119,6 +121,7 @@ def collect(
         **({"time": shares(calls, steps)} if steps else {}),
         **({"capture": captured} if captured else {}),
         "memory": memory,
+        "cache": dict(usage),
         "load_seconds": loaded - start,
         "first_token_seconds": tokens[0] - loaded,
         "tokens_per_second": len(tokens) / (tokens[-1] - loaded),
@@ -186,6 +189,13 @@ def show_capture(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(_table("captured decode steps", heads, lines))
 
 
+def cache_text(usage: Mapping[str, int]) -> str:
+    """One sentence about what the KV cache saved and cost."""
+    reused, prompt = usage["reused_tokens"], usage["prompt_tokens"]
+    short = f", {n} times a request was put aside" if (n := usage["preemptions"]) else ""
+    return f"KV cache: {reused} of {prompt} prompt tokens were there already{short}"
+
+
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints the report as tables, and memory and speed below them."""
     show_calls(report["calls"], console)
@@ -199,6 +209,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"{k.replace('_', ' ')} {v / 1e6:.0f} MB" for k, v in report["memory"].items()
     )
     console.print(f"memory: {sizes}", highlight=False)
+    console.print(cache_text(report["cache"]), highlight=False)
     console.print(
         f"load {report['load_seconds']:.1f} s, first token {report['first_token_seconds']:.2f} s, "
         f"{report['tokens_per_second']:.1f} tokens/s"

@@ -2,19 +2,25 @@
 
 Each step first takes one token of every request that is decoding, then fills what is left of its
 token budget with pieces of prompts. A request is admitted, first come first served, when the batch
-has a place and the pool has the blocks for its prompt *and* all that it may generate; so nothing
-that runs is ever stopped for want of memory, and everything that waits comes to its turn.
+has a place and the pool has the blocks for its prompt and a margin. What it generates takes blocks
+step by step. Where the pool is short, the youngest request that runs is put aside: it goes back to
+the head of the queue, and goes on later with the tokens that it has. So all that runs is older than
+all that waits; the oldest always has its blocks, and everything comes to its turn.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from itertools import chain
+from typing import Any, Literal, Protocol
 
+from llm.cache import Cache, Store, Usage
 from llm.errors import PromptTooLong, RequestError
 from llm.sampling import GREEDY, Sampling
+from trivet.errors import OutOfMemory
 from trivet.memory import KvBlocks
 
 Finish = Literal["", "stop", "length", "cache", "context", "cancelled"]
@@ -29,7 +35,22 @@ class Model(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """One prompt and what became of it; ``finish`` is empty while it waits or runs."""
+    """One prompt and what became of it; ``finish`` is empty while it waits or runs.
+
+    Attributes:
+        prompt: The tokens that are given.
+        limit: Most tokens that are generated, and ``at_limit`` why it ends there.
+        at_limit: See ``limit``.
+        sampling: How tokens are chosen.
+        output: What was generated so far.
+        blocks: Of the cache, in order, while it runs.
+        cached: Tokens whose keys and values are there, or were saved.
+        finish: Why it ended.
+        keys: Of its full blocks, as far as they were needed.
+        published: How many of its blocks others can find, or were found.
+        saved: What a store keeps of it while it is put aside.
+        preempted: How often it was put aside.
+    """
 
     prompt: list[int]
     limit: int
@@ -39,6 +60,10 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     cached: int = 0
     finish: Finish = ""
+    keys: list[bytes] = field(default_factory=list)
+    published: int = 0
+    saved: Any = None
+    preempted: int = 0
 
     @property
     def missing(self) -> int:
@@ -57,7 +82,17 @@ class Piece:
 
 
 class Scheduler:
-    """Holds the queue and the running batch; owns every block that it has taken."""
+    """Holds the queue and the running batch; owns every block that it has taken.
+
+    Args:
+        pool: The blocks of the KV cache.
+        max_batch: Most requests in a step.
+        budget: Most tokens in a step.
+        context: Most tokens of a sequence.
+        eos: Tokens that end an answer.
+        salt: What contents of blocks depend on besides the tokens; None shares none of them.
+        store: Where blocks go of requests that are put aside; None computes them again.
+    """
 
     def __init__(  # one keyword a limit
         self,
@@ -67,18 +102,26 @@ class Scheduler:
         budget: int,
         context: int,
         eos: frozenset[int],
+        salt: bytes | None = None,
+        store: Store | None = None,
     ) -> None:
         if max_batch < 1 or budget < max_batch:
             what = f"a budget of {budget} tokens a step cannot serve a batch of {max_batch}"
             raise RequestError(what, fix="use a batch of at least 1 and a budget no less than it")
-        self._pool, self._slots = pool, pool.num_free * pool.block_size
+        self._cache, self._slots = Cache(pool, salt, store), pool.num_free * pool.block_size
         self._max_batch, self._budget, self._context, self._eos = max_batch, budget, context, eos
         self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
+        self._running: list[Request] = []  # the oldest first
+        self._entered: list[Request] = []  # by the step that is not booked yet
+
+    @property
+    def usage(self) -> Usage:
+        """What the cache saved and cost so far."""
+        return self._cache.usage
 
     @property
     def num_waiting(self) -> int:
-        """Requests that are not admitted yet."""
+        """Requests that are not admitted yet, or were put aside."""
         return len(self._waiting)
 
     @property
@@ -121,22 +164,53 @@ class Scheduler:
         self._waiting.append(request)
         return request
 
+    @contextmanager
+    def attempt(self) -> Iterator[list[Piece]]:
+        """The next step, to be computed inside; when that fails, all is as it was before it.
+
+        What was put aside stays so. The same step can be tried again. No pieces: all is finished.
+
+        Raises:
+            OutOfMemory: One request alone does not fit, as others hold blocks of the pool.
+        """
+        try:
+            with self._cache.attempt():
+                yield self.next_batch()
+        except BaseException:
+            for request in reversed(self._entered):
+                self._running.remove(request)
+                self._waiting.appendleft(request)
+                self._cache.undo(request)
+            self._entered = []
+            for request in self._running:
+                self._cache.undo(request)
+            raise
+
     def next_batch(self) -> list[Piece]:
-        """Admits what fits, then shares the budget out; empty when all requests are finished."""
-        self._admit()
-        room, pieces = self._budget, []
-        for request in sorted(self._running, key=lambda r: not r.output):
-            if take := min(room, request.missing):
-                start = request.cached
-                ids = (request.prompt + request.output)[start : start + take]
-                pieces.append(Piece(request, start, ids, samples=take == request.missing))
-                room -= take
+        """Makes room, shares the budget out, and admits what fits; see ``attempt``."""
+        self._entered = []
+        was_short = self._make_room()
+        room, pieces = self._budget, list[Piece]()
+        decoding_first = sorted(self._running, key=lambda r: r.missing > 1)
+        # One that was put aside may fit again, as others have its beginning: not in the same step,
+        # which would have to tell its blocks of before from those of now when it fails.
+        for request in chain(decoding_first, () if was_short else self._admitted(pieces)):
+            take, start = min(room, request.missing), request.cached
+            ids = (request.prompt + request.output)[start : start + take]
+            pieces.append(Piece(request, start, ids, samples=take == request.missing))
+            room -= take
+            if not room:
+                break
         return pieces
 
     def commit(self, pieces: list[Piece], tokens: list[int]) -> list[tuple[Request, int]]:
         """Books what a step computed, and frees the blocks of what ended."""
+        for request in self._entered:
+            self._cache.entered(request)
+        self._entered = []
         for piece in pieces:
             piece.request.cached += len(piece.ids)
+            self._cache.publish(piece.request)
         sampled = [piece.request for piece in pieces if piece.samples]
         events = list(zip(sampled, tokens, strict=True))
         for request, token in events:
@@ -153,6 +227,7 @@ class Scheduler:
         """Ends a request that waits or runs, between two steps; its blocks go back at once."""
         if request in self._waiting:
             self._waiting.remove(request)
+            self._cache.leave(request)
         elif request in self._running:
             self._release(request)
         request.finish = finish
@@ -167,19 +242,42 @@ class Scheduler:
         for request in [*self._waiting, *self._running]:
             self.cancel(request)
 
-    def _admit(self) -> None:
+    def _make_room(self) -> bool:
+        """Takes blocks for the next tokens, the oldest first; whether some were put aside for it.
+
+        Raises:
+            OutOfMemory: The last one that runs does not fit.
+        """
+        was_short, served = False, 0
+        while served < len(self._running):
+            try:
+                self._cache.grow(self._running[served])
+                served += 1
+            except OutOfMemory:
+                if len(self._running) == 1:
+                    raise
+                youngest = self._running[-1]
+                self._cache.put_aside(youngest)
+                self._waiting.appendleft(self._running.pop())
+                was_short = True
+        return was_short
+
+    def _admitted(self, pieces: list[Piece]) -> Iterator[Request]:
+        """Admits what fits beside the pieces of this step; each gets its own before the next."""
         while self._waiting and len(self._running) < self._max_batch:
             request = self._waiting[0]
-            need = self._pool.blocks_for(len(request.prompt) + request.limit - 1)
-            if need > self._pool.num_free:
+            growing = sum(map(self._cache.grows, [request, *self._running]))
+            spare = growing if self._running else None
+            computing = {key for piece in pieces for key in self._cache.completes(piece)}
+            if not self._cache.enter(request, spare, computing):
                 return
-            request.blocks = self._pool.allocate(need)
             self._running.append(self._waiting.popleft())
+            self._entered.append(request)
+            yield request
 
     def _release(self, request: Request) -> None:
         self._running.remove(request)
-        self._pool.free(request.blocks)
-        request.blocks = []
+        self._cache.leave(request)
 
 
 def generate(model: Model, scheduler: Scheduler) -> Iterator[tuple[Request, int]]:
@@ -188,7 +286,11 @@ def generate(model: Model, scheduler: Scheduler) -> Iterator[tuple[Request, int]
     However the iteration ends (also by an exception or ``close``), all blocks go back.
     """
     try:
-        while pieces := scheduler.next_batch():
-            yield from scheduler.commit(pieces, model.step(pieces))
+        while True:
+            with scheduler.attempt() as pieces:
+                tokens = model.step(pieces) if pieces else []
+            if not pieces:
+                return
+            yield from scheduler.commit(pieces, tokens)
     finally:
         scheduler.cancel_all()

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 import trivet
-from llm import bound, decode, source
+from llm import bound, cache_size, decode, source
 from llm.errors import OutputError, RequestError
 from llm.fetch import fetch
 from llm.model import Llama
 from llm.schedule import Scheduler
+from llm.swap import HostMemory
 from llm.timing import Times
 from llm.tokenizer import Tokenizer
 
@@ -96,13 +97,14 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
 
     file = source.read(path)
     config, tokenizer = file.config, file.tokenizer()
+    num_blocks = cache_size.blocks(options, config, block_size, as_dtype(dtype[1]))
     with Progress(console=notes, transient=True, disable=not notes.is_terminal) as progress:
         bar = progress.add_task("loading", total=config.layers)
         model = Llama(
             device,
             file,
             dtype=as_dtype(dtype[1]),
-            num_blocks=-(-options.cache_tokens // block_size),
+            num_blocks=num_blocks,
             block_size=block_size,
             observe=options.observe,
             times=times,
@@ -119,6 +121,8 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
         budget=options.budget,
         context=config.context,
         eos=tokenizer.eos,
+        salt=model.salt if options.prefix_cache else None,
+        store=HostMemory(model.caches) if options.preempt == "swap" else None,
     )
     info = device.info
     where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
@@ -127,4 +131,8 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
     settings = [where, dtype, block, ("capture", shown, capture[2]), *bound.settings(model.plan)]
     if options.strict:
         settings.append(("strict", True, "command line"))
+    if not options.prefix_cache:
+        settings.append(("prefix_cache", "off", "command line"))
+    if options.preempt != "recompute":
+        settings.append(("preempt", options.preempt, "command line"))
     return Engine(name, model, scheduler, tokenizer, settings)

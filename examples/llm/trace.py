@@ -40,7 +40,7 @@ class Trace:
     def step(self, pieces: list[Piece], /) -> list[int]:
         """Runs a step of the model."""
         start = self._clock()
-        rows = {"decode": sum(bool(p.request.output) for p in pieces)}
+        rows = {"decode": sum(len(p.ids) == 1 and bool(p.request.output) for p in pieces)}
         tokens = self._model.step(pieces)
         end = self._clock()
         sizes = {"tokens": sum(len(p.ids) for p in pieces), "batch": len(pieces)}
@@ -104,6 +104,7 @@ class Trace:
             "prompt_tokens": len(request.prompt),
             "tokens": len(request.output),
             "finish": request.finish,
+            "preempted": request.preempted,
         }
         self._span("request", track, begins[0][1], end, facts)
         ends = [start for _, start in begins[1:]] + [end]

@@ -13,10 +13,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llm.answer import Answer
+from llm.cache import Usage
 from llm.protocol.asks import Ask
 from llm.protocol.failures import Refusal
 from llm.protocol.replies import Reason, reason
@@ -70,6 +71,7 @@ class Status:
     tokens: int = 0
     error: str = ""
     outcomes: dict[str, int] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
 
 
 class Worker:
@@ -165,10 +167,11 @@ class Worker:
     def _run(self) -> None:
         try:
             while self._obey():
-                pieces = self._scheduler.next_batch()
-                self._note()
+                with self._scheduler.attempt() as pieces:
+                    self._note()
+                    tokens = self._model.step(pieces) if pieces else []
                 if pieces:
-                    self._book(self._scheduler.commit(pieces, self._model.step(pieces)))
+                    self._book(self._scheduler.commit(pieces, tokens))
         except BaseException as error:  # whatever it is, nobody may wait for ever
             LOG.exception("the engine failed")
             self._fail(f"{type(error).__name__}: {error}")
@@ -281,4 +284,5 @@ class Worker:
             tokens=self._tokens,
             error=self._error,
             outcomes=dict(self._outcomes),
+            usage=replace(self._scheduler.usage),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from dataclasses import asdict
 from typing import Any
 
 from llm.serving.engine_thread import Worker
@@ -28,6 +29,7 @@ def health(
         **facts,
         "requests": {"waiting": now.waiting, "running": now.running, "ended": now.outcomes},
         "cache": {"blocks_free": now.blocks_free, "blocks": now.blocks},
+        "cache_use": asdict(now.usage),
         "steps": now.steps,
         "tokens": now.tokens,
         "tokens_per_second": round(worker.speed(), 1),
@@ -75,6 +77,7 @@ def metrics(worker: Worker, calls: list[dict[str, Any]]) -> str:
     }
     lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
     counters = {"llm_steps_total": now.steps, "llm_tokens_total": now.tokens}
+    counters |= {f"llm_{name}_total": value for name, value in asdict(now.usage).items()}
     lines += [f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items()]
     lines.append("# TYPE llm_requests_total counter\n")
     lines += [

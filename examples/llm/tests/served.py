@@ -38,15 +38,15 @@ class Model:
 
 
 @contextmanager
-def running_server(patience=5.0, body_seconds=20.0):
+def running_server(patience=5.0, body_seconds=20.0, blocks=BLOCKS, salt=None):
     """A server on a free port, and what a test may turn in it."""
     tokenizer = SimpleNamespace(
         encode=lambda text: list(text.encode()),
         decode=lambda ids: bytes(ids).decode(errors="replace"),
         chat=lambda turns: "".join(f"{t['role'][0]}:{t['content']};" for t in turns),
     )
-    model, pool = Model(), KvBlocks(BLOCKS, 4)
-    plan = Scheduler(pool, max_batch=4, budget=32, context=100, eos=frozenset())
+    model, pool = Model(), KvBlocks(blocks, 4)
+    plan = Scheduler(pool, max_batch=4, budget=32, context=100, eos=frozenset(), salt=salt)
     worker = Worker(model, plan, pool, tokenizer, capacity=6)
     service = app.Service(
         worker,
@@ -73,7 +73,7 @@ def running_server(patience=5.0, body_seconds=20.0):
     thread.join(20)
     assert not thread.is_alive()
     assert worker.join(20)
-    assert pool.num_free == BLOCKS
+    assert pool.num_free == blocks
 
 
 def until(true, seconds=20):

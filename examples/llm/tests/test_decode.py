@@ -82,15 +82,15 @@ def test_more_requests_than_the_largest_size_run_eagerly(path):
 
 def test_captures_touch_no_block_of_the_cache(path):
     llama = load(path, 1, 2)
-    assert not any(bool(cache.any()) for pair in llama._caches for cache in pair)
+    assert not any(bool(cache.any()) for pair in llama.caches for cache in pair)
     run(llama)
-    before = [cache.clone() for pair in llama._caches for cache in pair]
+    before = [cache.clone() for pair in llama.caches for cache in pair]
     llama.decode.graphs["greedy"](
         llama.plan,
         **{name: torch.full((1, *i.shape), i.padding, dtype=i.dtype)
            for name, i in llama.decode._inputs(()).items()},
     )  # fmt: skip
-    after = [cache for pair in llama._caches for cache in pair]
+    after = [cache for pair in llama.caches for cache in pair]
     assert all(map(torch.equal, before, after))
 
 

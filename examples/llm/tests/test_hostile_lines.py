@@ -31,6 +31,8 @@ OPTIONS = [
     option(FREE, st.sampled_from([*NUMBERS, *HUGE])),
     option(FREE, st.sampled_from([*NUMBERS, *HUGE])),
     option(SMALL, st.sampled_from(["1", "2", "8", "0", "-1", "x", "nan", "9" * 30])),
+    option(["--kv-cache-gib"], st.sampled_from(["0.001", "1e-9", "0", *NUMBERS[5:]])),
+    option(["--preempt"], st.sampled_from(["swap", "recompute", "x"])),
     option(["--model", "--batch-file", "--output", "--trace"], st.sampled_from(PATHS)),
     option(["--prompt", "--stop", "--device"], TEXT),
     option(["--dtype"], st.sampled_from(["float32", "bfloat16", "int8", "x"])),

@@ -23,6 +23,7 @@ def shown(*calls, reason=FOREIGN, **more):
         "settings": [{"name": "device", "value": reason, "source": reason}],
         "calls": [row(*call) for call in calls],
         "memory": {"weights": 5_000_000, "kv_cache": 1_600_000},
+        "cache": {"prompt_tokens": 90, "reused_tokens": 48, "preemptions": 0},
         "load_seconds": 1.0,
         "first_token_seconds": 0.1,
         "tokens_per_second": 9.0,
@@ -117,3 +118,9 @@ def test_an_answer_that_was_cut_says_why(finish, said):
 
 def test_memory_is_shown_by_what_it_is_for():
     assert "memory: weights 5 MB, kv cache 2 MB" in shown(("norm", "vendor/vec", 7))
+
+
+def test_the_cache_says_what_it_saved_and_cost():
+    assert "KV cache: 48 of 90 prompt tokens were there already\n" in shown()
+    cost = {"prompt_tokens": 9, "reused_tokens": 0, "preemptions": 3}
+    assert "there already, 3 times a request was put aside\n" in shown(cache=cost)

@@ -232,21 +232,21 @@ def test_blocks_go_back_when_the_model_fails():
 
 
 def test_a_request_that_is_cancelled_gives_its_blocks_back_and_the_others_go_on():
-    pool = KvBlocks(4, 4)
+    pool = KvBlocks(3, 4)
     model, plan = Model(4, 4, 8), scheduler(pool)
     running, waiting, last = (plan.submit([i] * 4, 9) for i in (1, 2, 3))  # three blocks each
     events = generate(model, plan)
     next(events)
-    assert (pool.num_free, plan.num_running, plan.num_waiting) == (1, 1, 2)
+    assert (pool.num_free, plan.num_running, plan.num_waiting) == (2, 1, 2)
     plan.cancel(running)
     plan.cancel(waiting)
-    assert (pool.num_free, plan.num_running, plan.num_waiting) == (4, 0, 1)
+    assert (pool.num_free, plan.num_running, plan.num_waiting) == (3, 0, 1)
     list(events)
     assert last.output == alone([3] * 4, 9, frozenset())
     assert [r.finish for r in (running, waiting, last)] == ["cancelled", "cancelled", "length"]
     plan.cancel(last)
     assert last.finish == "length"
-    assert pool.num_free == 4
+    assert pool.num_free == 3
 
 
 def test_a_request_that_is_ended_says_why():
