@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from trivet_conformance.cli.cells import WIDTH, counted, listed
 from trivet_conformance.cli.claiming import told
 from trivet_conformance.cli.program import main
+from trivet_conformance.subject.locating import locate
 from trivet_conformance.suite.claims import Claim
 
 AWAY = """
@@ -22,6 +23,20 @@ def silu_and_mul(x):
 
 def trivet_probe():
     return "no quark is plugged in"
+
+def trivet_devices():
+    return [DeviceInfo("quark", name="Quark One")]
+
+def trivet_implementations(device):
+    return [silu_and_mul]
+"""
+HERE = """
+from trivet.contracts import DeviceInfo, implements
+from trivet.catalogue.activation import silu_and_mul as declared
+
+@implements("silu_and_mul@1", name="only")
+def silu_and_mul(x):
+    return declared.reference(x)
 
 def trivet_devices():
     return [DeviceInfo("quark", name="Quark One")]
@@ -62,6 +77,30 @@ def addon(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     return "./more.py"
+
+
+def test_a_file_beside_the_module_of_an_entry_point_is_a_plugin_of_its_own(tmp_path):
+    package = tmp_path / "acme"
+    package.mkdir()
+    for name in ("__init__", "plugin", "other"):
+        (package / f"{name}.py").write_text("")
+    points = '[project.entry-points."trivet.plugins"]\nspecial = "acme.plugin"\n'
+    (tmp_path / "pyproject.toml").write_text(points)
+    found = [locate(str(p), tmp_path / "info").name for p in (
+        package, package / "plugin.py", package / "other.py",
+    )]  # fmt: skip
+    assert found == ["special", "special", "other"]
+
+
+def test_another_process_finds_a_plugin_given_by_its_path(tmp_path, monkeypatch):
+    (tmp_path / "quark.py").write_text(HERE)
+    monkeypatch.chdir(tmp_path)
+    case = "dispatch/silu_and_mul/quark/only/functional:process:float32:tokens=6,inter=64:normal"
+    words = ("run", "--plugin", "./quark.py", "--quick", "--case", case)
+    done = call(*words, "--dir", tmp_path / "out", "--json")
+    lines = [json.loads(x) for x in (tmp_path / "out" / "report.jsonl").read_text().splitlines()]
+    (fresh,) = [x for x in lines if ":process:" in x.get("id", "")]
+    assert fresh["status"] == "pass", (fresh, done.output)
 
 
 def test_a_device_that_is_away_is_not_ready(away):

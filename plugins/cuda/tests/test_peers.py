@@ -367,3 +367,19 @@ def test_positions_grow_and_are_kept():
     assert few.shape == (7,)
     assert many.tolist()[-1] == 8999
     assert arguments.positions(9000, cpu).data_ptr() == many.data_ptr()
+
+
+def test_what_a_graph_may_read_is_kept_and_what_a_capture_made_is_not(monkeypatch):
+    device = torch.device("cpu")
+    monkeypatch.setattr(arguments, "_positions", {})
+    monkeypatch.setattr(arguments, "_units", {})
+    monkeypatch.setattr(arguments, "_captured", lambda _: True)
+    assert arguments.positions(3, device).tolist() == [0, 1, 2]
+    assert arguments.unit_scale(device).tolist() == [1.0]
+    assert not arguments._positions[device]
+    assert not arguments._units
+    monkeypatch.setattr(arguments, "_captured", lambda _: False)
+    few, unit = arguments.positions(3, device), arguments.unit_scale(device)
+    arguments.positions(10_000, device)
+    assert few.data_ptr() == arguments._positions[device][0].data_ptr()
+    assert unit is arguments.unit_scale(device)

@@ -253,12 +253,15 @@ def _plan_digest(device: Device, i: Any) -> str:
 def _elsewhere(kind: str) -> list[list[str]]:
     """What a fresh process is offered; one process a device kind, its answer is kept."""
     code = (
-        "import json, sys, trivet\n"
+        "import json, sys\n"
+        "sys.path[:] = json.loads(sys.argv[2])\n"  # a plugin given by its path is found there
+        "import trivet\n"
         "from trivet_conformance.families.dispatch import offered\n"
         "print('\\n' + json.dumps(offered(trivet.device(sys.argv[1]))))\n"
     )
+    command = [sys.executable, "-c", code, kind, json.dumps(sys.path)]
     done = subprocess.run(  # noqa: S603 - this very interpreter
-        [sys.executable, "-c", code, kind], capture_output=True, text=True, timeout=120, check=True
+        command, capture_output=True, text=True, timeout=120, check=True
     )
     found: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -66,9 +66,9 @@ def locate(spec: str, folder: str | Path) -> Located:
     root, module = _module(path)
     points = _points(path, module)
     own = points.get(ENTRY_POINTS, {})
-    names = [n for n, value in own.items() if value.partition(":")[0].split(".")[0] == module[0]]
-    name = names[0] if len(names) == 1 else module[-1]
     dotted = ".".join(module)
+    names = [n for n, value in own.items() if _same(value.partition(":")[0], dotted, path)]
+    name = names[0] if len(names) == 1 else module[-1]
     value = own[name] if names and path.is_dir() and not attr else dotted
     if attr:
         inner = path.is_dir() and ((path / f"{attr}.py").exists() or (path / attr).is_dir())
@@ -77,6 +77,11 @@ def locate(spec: str, folder: str | Path) -> Located:
     extends = points.get(EXTENDS_POINTS, {}).get(name, "")
     _describe(Path(folder), name, value, contract, extends)
     return Located(name, (str(root), str(folder)))
+
+
+def _same(declared: str, dotted: str, path: Path) -> bool:
+    """Whether an entry point names this module; a folder is the package of any module in it."""
+    return declared == dotted or (path.is_dir() and f"{declared}.".startswith(f"{dotted}."))
 
 
 def _resolved(text: str) -> Path:

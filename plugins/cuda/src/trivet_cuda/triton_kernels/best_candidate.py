@@ -66,7 +66,7 @@ def _scan(
     SPLIT: tl.constexpr,
     SCORES: tl.constexpr,
 ) -> None:
-    part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, BLOCK)
     greedy, greedy_id = tl.full([BLOCK], LOWEST, tl.int32), tl.zeros([BLOCK], tl.int32)
     noisy, noisy_id = greedy, greedy_id
@@ -97,7 +97,7 @@ def _scan(
     if SAMPLED:
         best_noisy = tl.max(with_id(noisy, noisy_id))
     if SPLIT:
-        at = parts + 2 * (row * tl.num_programs(0) + part)
+        at = parts + 2 * (row * tl.num_programs(1) + part)
         tl.store(at, best)
         tl.store(at + 1, best_noisy)
     else:
@@ -236,8 +236,8 @@ def best(
     heat, seed, position = given or (ids, ids, ids)  # what is absent is never read
     found = ids if scores is None else scores
     scan(
+        seqs,  # the first dim of a grid is the one without a limit of 65,535
         parts,
-        seqs,
         1,
         logits,
         heat,

@@ -24,7 +24,7 @@ from trivet_cuda.triton_kernels.norm import (
     normalise,
 )
 from trivet_cuda.triton_kernels.norm_kernels import fixed
-from trivet_cuda.triton_kernels.rows import VECTOR, rows_of
+from trivet_cuda.triton_kernels.rows import VECTOR, rows_of, stride_of
 
 _ALIGNED: Final[list[Term]] = [
     divisible("hidden", VECTOR),
@@ -62,6 +62,11 @@ def choose(
         index,
         *scalars,
     )
+
+
+def _is_aligned(t: Tensor) -> bool:
+    """Whether the program for aligned rows serves it."""
+    return not t.data_ptr() & 15 and (t.is_contiguous() or not stride_of(t) % VECTOR)
 
 
 @implements(
@@ -111,7 +116,7 @@ def rms_norm_(
 @implements(
     "rms_norm_out@1",
     name="triton_invariant",
-    domain=[*_NORM, rows("out")],
+    domain=[*_NORM, rows("out", VECTOR), offset_aligned("out", 16)],
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,
@@ -212,6 +217,13 @@ def fused_add_rms_norm_out(
 ) -> None:
     """Adds and normalises into ``out``: the normalised rows, then the sum."""
     y, total = rows_of(out)
+    # no term of a domain speaks of a list; the program for other rows adds in another order
+    made = y, total
+    if not (_is_aligned(y) and _is_aligned(total)):
+        y, total = empty_like(x), empty_like(residual)
     add_and_normalise(
         choose, x, residual, weight, y, total, eps, weight_offset, weight_in_float32, variance_size
     )
+    for written, wanted in zip((y, total), made, strict=True):
+        if written is not wanted:
+            wanted.copy_(written)
