@@ -123,6 +123,7 @@ class Llama:
         self.caches = device.memory.kv_caches(
             c.layers, num_blocks, block_size, c.kv_heads, c.head_dim, dtype
         )
+        device.memory.publish()  # all that is large is there; without the variable it does nothing
         self.pool = device.memory.kv_blocks(num_blocks, block_size, bytes_per_block=each)
         reach = min(c.context, num_blocks * block_size)  # no position beyond the cache is computed
         tables = c.rope.tables(torch.arange(reach), length=reach)

@@ -11,6 +11,7 @@ from trivet_cpu import compiled, on_torch, plugin
 from trivet_cpu.compiled import norm
 from trivet_cpu.kernel_library import Library, library
 from trivet_cpu.machine import _architectures, this_machine
+from trivet_cpu.memory import pages
 from trivet_cpu.on_torch import linear
 
 PROPERTIES = {"graph_safe", "deterministic", "batch_invariant"}
@@ -36,7 +37,7 @@ def test_the_machine_is_described():
     assert info.memory_bytes > 1 << 28
     assert all(size > 0 for size in info.cache_bytes.values())
     assert info.subgroup_width in {4, 8, 16}
-    assert info.notes == (library().note,)
+    assert info.notes == (library().note, pages.note())
 
 
 def test_architectures_follow_from_flags(monkeypatch):

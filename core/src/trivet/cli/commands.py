@@ -24,6 +24,7 @@ OWN: Final = MappingProxyType(
         "ops": ("trivet.cli.ops", "List the operators, or show one declaration."),
         "explain": ("trivet.cli.explain", "Say which implementation runs a call, and why."),
         "plan": ("trivet.cli.plan", "Bind the sites of a file; save or verify a lock."),
+        "memory": ("trivet.cli.memory", "Say who holds how much memory, by device and tag."),
         "ab": ("trivet.cli.ab", "Compare two providers: results and time."),
         "kernels": (
             "trivet.cli.kernels",

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from trivet.cli.findings import KEYS, examine
-from trivet.cli.screen import Screen, emit, json_option, key_page
+from trivet.cli.screen import Screen, emit, json_option, key_page, size_text
 from trivet.cli.values import finite, shown
 from trivet.plugins.isolate import SECONDS
 from trivet.plugins.verification import REFERENCE
@@ -66,7 +66,7 @@ def _device(screen: Screen, found: dict[str, Any]) -> None:
     if info is None:
         screen.line(f"none: {auto['error'] or 'not asked'}", 2)
         return
-    caches = ", ".join(f"{name} {_size(n)}" for name, n in info["cache_bytes"].items())
+    caches = ", ".join(f"{name} {size_text(n)}" for name, n in info["cache_bytes"].items())
     rows = [
         ("device", f"{auto['device']} of plugin {auto['plugin']}"),
         ("why", auto["reason"]),
@@ -76,9 +76,9 @@ def _device(screen: Screen, found: dict[str, Any]) -> None:
         ("dtypes", " ".join(info["dtypes"])),
         ("cores", _number(info["cores"])),
         ("subgroup width", _number(info["subgroup_width"])),
-        ("shared memory", _size(info["shared_bytes"])),
+        ("shared memory", size_text(info["shared_bytes"])),
         ("caches", caches),
-        ("memory", _size(info["memory_bytes"])),
+        ("memory", size_text(info["memory_bytes"])),
         ("execution", info["execution"]),
         *(("note", note) for note in info["notes"] if note != auto["reason"]),
     ]
@@ -89,7 +89,9 @@ def _memory(screen: Screen, found: dict[str, Any]) -> None:
     if memory := found["memory"]:
         screen.heading("Memory")
         words = {k.removesuffix("_bytes"): v for k, v in memory.items() if k.endswith("_bytes")}
-        rows = [(name.replace("_", " "), _size(n)) for name, n in words.items() if n is not None]
+        rows = [
+            (name.replace("_", " "), size_text(n)) for name, n in words.items() if n is not None
+        ]
         screen.pairs([*rows, ("source", memory["source"])])
 
 
@@ -177,13 +179,3 @@ def _setting(value: object) -> list[str]:
 
 def _number(n: int | None) -> str:
     return "" if n is None else str(n)
-
-
-def _size(n: int | None) -> str:
-    """Bytes in the largest binary unit that leaves a number of at least one."""
-    if n is None:
-        return ""
-    value, units = float(n), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.4g} {units[0]}"

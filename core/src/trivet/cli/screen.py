@@ -141,6 +141,16 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
+def size_text(n: int | None) -> str:
+    """Bytes in the largest binary unit that leaves a number of at least one; empty for None."""
+    if n is None:
+        return ""
+    value, units = float(n), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.4g} {units[0]}"
+
+
 json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document; its keys are below."
 )

@@ -145,14 +145,14 @@ def each(parse: Callable[[str], tuple[str, Any]]) -> Callable[..., dict[str, Any
     return callback
 
 
-def finite(ctx: click.Context, parameter: click.Parameter, given: float) -> float:
+def finite(ctx: click.Context, parameter: click.Parameter, given: float | None) -> float | None:
     """A callback of an option: refuses what no number is compared with, and no end.
 
     Raises:
         click.BadParameter: it is not finite.
     """
     del ctx, parameter
-    if not math.isfinite(given):
+    if given is not None and not math.isfinite(given):
         raise click.BadParameter(f"{given} is not a finite number")
     return given
 

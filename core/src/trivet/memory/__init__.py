@@ -7,12 +7,26 @@ from __future__ import annotations
 
 import torch
 
+from trivet.memory.budget import Budget, Pressure
 from trivet.memory.device import DeviceMemory
+from trivet.memory.holdings import Holding, Holdings
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.caches import KvCaches
 from trivet.memory.ledger import Ledger, Token
+from trivet.settings import read
 
-__all__ = ["DeviceMemory", "KvBlocks", "KvCaches", "Ledger", "Token", "open"]
+__all__ = [
+    "Budget",
+    "DeviceMemory",
+    "Holding",
+    "Holdings",
+    "KvBlocks",
+    "KvCaches",
+    "Ledger",
+    "Pressure",
+    "Token",
+    "open",
+]
 
 
 def open(device: torch.device, provided: object = None) -> DeviceMemory:  # noqa: A001  # memory.open
@@ -22,4 +36,4 @@ def open(device: torch.device, provided: object = None) -> DeviceMemory:  # noqa
         device: where tensors are made.
         provided: what the plugin's ``trivet_memory`` returned, or None.
     """
-    return DeviceMemory(device, provided)
+    return DeviceMemory(device, provided, snapshots=read().memory_snapshot)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -18,13 +19,23 @@ from trivet.contracts.memory import (
     MemoryInfo,
     Stats,
     StatsSource,
+    Trimmer,
 )
 from trivet.errors import MemoryFault, OutOfMemory, PluginBroken
+from trivet.memory.budget import Budget
 from trivet.memory.buffers import Buffer, Buffers
-from trivet.memory.exhaustion import typed
+from trivet.memory.exhaustion import is_exhaustion, typed
+from trivet.memory.holdings import (
+    Holdings,
+    holdings,
+    is_accelerator,
+    release_torch_cache,
+    torch_stats,
+)
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.caches import KvCaches
 from trivet.memory.ledger import Ledger, Token
+from trivet.memory.snapshot import publisher
 from trivet.memory.system import host_info
 from trivet.plugins.answers import has_abilities
 
@@ -32,28 +43,36 @@ if TYPE_CHECKING:
     from trivet.memory.pieces import Piece
     from trivet.memory.sleep import Sleep
 
+T = TypeVar("T")
+
 _ADDRESSABLE = 1 << 63  # sizes beyond this overflow inside torch and raise something else
 
 
 class DeviceMemory:
     """Memory of one device.
 
-    ``dev.memory.ledger.limit_bytes = n`` sets a limit. It covers what ``empty`` and ``kv_caches``
-    make and what ``account`` is given, whoever allocated it; the rest of torch's allocations is
-    outside of it.
+    ``dev.memory.budget.hard_bytes = n`` sets a limit, which is ``ledger.limit_bytes``. It covers
+    what ``empty`` and ``kv_caches`` make and what ``account`` is given, whoever allocated it; the
+    rest of torch's allocations is outside of it, and ``holdings`` measures it.
 
     Args:
         device: where tensors are made.
         provided: what the device's plugin brought (any of ``contracts.memory.ABILITIES``), or
             None.
         ledger: the account; a new one without a limit when None.
+        snapshots: a folder in which to say who holds what, at most once a second; None is not to.
 
     Raises:
         PluginBroken: ``provided`` has none of those abilities.
     """
 
     def __init__(
-        self, device: torch.device, provided: object = None, ledger: Ledger | None = None
+        self,
+        device: torch.device,
+        provided: object = None,
+        ledger: Ledger | None = None,
+        *,
+        snapshots: Path | None = None,
     ) -> None:
         if provided is not None and not has_abilities(provided, *ABILITIES):
             raise PluginBroken(
@@ -64,6 +83,17 @@ class DeviceMemory:
         self.device = device
         self.provided = provided
         self.ledger = Ledger() if ledger is None else ledger
+        self.budget = Budget(self.ledger)
+        if isinstance(provided, Trimmer):
+            self.budget.register_reclaimable("vendor's cache", 0, provided.trim, counted=False)
+        if is_accelerator(device):
+            self.budget.register_reclaimable(
+                "torch's cache", 0, lambda _: release_torch_cache(device), counted=False
+            )
+        self._publisher = None if snapshots is None else publisher(snapshots)
+        if self._publisher is not None:
+            self._publisher.add(self)
+            self.budget.after = self._publisher.later
         self._caches: list[KvCaches] = []  # of a vendor's memory: it stays until it is released
 
     @cached_property
@@ -85,9 +115,9 @@ class DeviceMemory:
         """Gives memory and contents back to tags, to all of them by default; see ``Sleep.wake``."""
         return self.sleeper.wake(tags)
 
-    def account(self, what: torch.Tensor | int, tag: str = "") -> Token:
+    def account(self, what: torch.Tensor | int, tag: str = "", *, tier: str = "") -> Token:
         """Add a tensor that exists, or bytes, to the ledger; see ``Ledger.account``."""
-        return self.ledger.account(what, tag)
+        return self.ledger.account(what, tag, tier=tier)
 
     def empty(
         self, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, tag: str = ""
@@ -160,7 +190,7 @@ class DeviceMemory:
         if self.device.type == "cpu":
             return host_info()
         read = getattr(torch.accelerator, "get_memory_info", None)
-        if read is None or not _is_accelerator(self.device):
+        if read is None or not is_accelerator(self.device):
             return MemoryInfo(source=f"unknown: torch has no accelerator {self.device}")
         try:
             free, total = read(self.device)
@@ -177,21 +207,22 @@ class DeviceMemory:
             by_tag=self.ledger.by_tag(),
         )
 
+    def holdings(self) -> Holdings:
+        """Who holds what: by tag and tier, torch besides, and the totals of the device."""
+        return holdings(self.device, self.ledger, self.budget.soft_bytes, self.info())
+
+    def publish(self) -> Path | None:
+        """Say it now, for ``trivet memory``; None unless ``TRIVET_MEMORY_SNAPSHOT`` names a folder.
+
+        Raises:
+            MemoryFault: the folder cannot be written.
+        """
+        return None if self._publisher is None else self._publisher.publish()
+
     def _allocator_stats(self) -> Stats:
         if isinstance(self.provided, StatsSource):
             return self.provided.stats()
-        if not _is_accelerator(self.device):
-            return Stats()  # torch's host allocator does not count
-        try:
-            found = torch.accelerator.memory_stats(self.device)
-        except RuntimeError:  # not every accelerator of torch counts: unknown, as on the host
-            return Stats()
-        return Stats(
-            allocated_bytes=found.get("allocated_bytes.all.current"),
-            reserved_bytes=found.get("reserved_bytes.all.current"),
-            max_allocated_bytes=found.get("allocated_bytes.all.peak"),
-            max_reserved_bytes=found.get("reserved_bytes.all.peak"),
-        )
+        return torch_stats(self.device)
 
     def _reserved(
         self, shape: Sequence[int], dtype: torch.dtype, tag: str
@@ -225,7 +256,9 @@ class DeviceMemory:
                 fix="look for a product of sizes that was not meant",
             )
         try:
-            return torch.empty(shape, dtype=dtype, device=self.device)
+            return self._made_room(
+                nbytes, lambda: torch.empty(shape, dtype=dtype, device=self.device)
+            )
         except RuntimeError:
             # Only now: asking the system what is free costs more than most allocations.
             free = self.info().free_bytes
@@ -250,6 +283,15 @@ class DeviceMemory:
         for caches in self._caches:
             caches.rebind(getattr(piece, "buffer", None))
 
+    def _made_room(self, nbytes: int, allocate: Callable[[], T]) -> T:
+        """What ``allocate`` gives; where the device is full, those who can give way are asked."""
+        try:
+            return allocate()
+        except RuntimeError as error:
+            if not is_exhaustion(error) or not any(self.budget.reclaim(nbytes).values()):
+                raise
+        return allocate()
+
     def _buffer(
         self,
         heap: Buffers,
@@ -262,10 +304,10 @@ class DeviceMemory:
     ) -> torch.Tensor:
         """A zeroed tensor over a vendor's buffer; ``undo`` learns how to give it back."""
         nbytes = _nbytes(shape, dtype)
-        tokens.append(token := self.ledger.reserve(nbytes, tag))
+        tokens.append(token := self.ledger.reserve(nbytes, tag, tier=heap.traits.tier))
         undo.callback(token.release)
         with typed(self.device, nbytes, tag=tag, free_bytes=None):
-            buffer = heap.allocate(nbytes, tag=tag)
+            buffer = self._made_room(nbytes, lambda: heap.allocate(nbytes, tag=tag))
         undo.callback(buffer.free)
         buffers.append(buffer)
         return buffer.tensor(shape, dtype).zero_()
@@ -275,11 +317,6 @@ def _nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:
     if any(n < 0 for n in shape):
         raise MemoryFault(f"a tensor of shape {list(shape)} cannot be made")
     return math.prod(shape) * dtype.itemsize
-
-
-def _is_accelerator(device: torch.device) -> bool:
-    current = torch.accelerator.current_accelerator()
-    return current is not None and current.type == device.type
 
 
 def _first_line(error: Exception) -> str:

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Protocol, Self
 
 import torch
 
 from trivet.errors import MemoryFault, OutOfMemory
+
+TIMELINE: Final = 4096
+"""Changes that a recording ledger keeps; older ones are dropped."""
+
+_TRIES: Final = 4  # of one amount: others may take what was made free for it
+
+
+class Watcher(Protocol):
+    """What a ledger tells of its changes, always outside of its lock; see ``memory.budget``."""
+
+    def make_room(self, error: OutOfMemory) -> bool:
+        """After an amount was refused: whether it is worth another try."""
+        ...
+
+    def added(self, tag: str) -> None:
+        """After an amount was added."""
+        ...
+
+    def removed(self) -> None:
+        """After an amount was released by its token."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +45,7 @@ class _Entry:
     owners: int = 1
     pending: bool = False  # not yet in the peak
     storage: int | None = None  # id of the storage object whose end releases it
+    tier: str = ""
 
 
 class Token:
@@ -71,7 +95,8 @@ class Ledger:
     """Counts bytes by tag, from any thread.
 
     It knows what it is told: tensors that ``dev.memory`` made, and what ``account`` was given.
-    What torch allocates besides (activations, other libraries) is neither counted nor limited.
+    What torch allocates besides (activations, other libraries) is neither counted nor limited;
+    ``memory.budget`` measures it.
 
     Args:
         limit_bytes: more than this raises ``OutOfMemory``; None is no limit. It may be changed
@@ -80,23 +105,28 @@ class Ledger:
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self.watcher: Watcher | None = None
         self._lock = threading.Lock()
         self._used = 0
         self._pending = 0
         self._peak = 0
         self._by_tag: dict[str, int] = {}
+        self._by_place: dict[tuple[str, str], int] = {}
+        self._tied = 0
+        self._timeline: deque[tuple[float, str, int]] | None = None
         self._by_storage: dict[int, _Entry] = {}
         # A storage can end inside a garbage collection that interrupts a thread holding the lock,
         # so its end is only noted here; whoever takes the lock next settles it.
         self._ended: deque[_Entry] = deque()
 
-    def account(self, what: torch.Tensor | int, tag: str = "") -> Token:
+    def account(self, what: torch.Tensor | int, tag: str = "", *, tier: str = "") -> Token:
         """Add an amount.
 
         Args:
             what: bytes, or a tensor. A tensor counts with its whole storage, and views that share
                 a storage count once: the later token stands for the same amount.
             tag: what the amount is for.
+            tier: where it is, one of ``contracts.memory.Tier``; empty is the device's own memory.
 
         Returns:
             The token that releases it.
@@ -106,34 +136,32 @@ class Ledger:
             MemoryFault: the amount is negative.
         """
         if isinstance(what, int):
-            with self._lock:
-                self._settle()
-                return Token(self, self._add(what, tag))
+            return self._admitted(lambda: Token(self, self._add(what, tag, tier)), tag)
         try:
             holder: torch.UntypedStorage | torch.Tensor = what.untyped_storage()
         except NotImplementedError:
             holder = what  # a library's own layout has no storage; the tensor stands for it
-        with self._lock:
-            self._settle()
+
+        def add() -> Token:
             entry = self._by_storage.get(id(holder))
             if entry is not None:
                 entry.owners += 1
                 return Token(self, entry)
             size = holder.nbytes if isinstance(holder, torch.Tensor) else holder.nbytes()
-            entry = self._add(size, tag)
+            entry = self._add(size, tag, tier)
             self._tie(entry, holder)
             return Token(self, entry)
 
-    def reserve(self, nbytes: int, tag: str = "") -> Token:
+        return self._admitted(add, tag)
+
+    def reserve(self, nbytes: int, tag: str = "", *, tier: str = "") -> Token:
         """Add an amount that is about to be allocated; it counts in the peak once confirmed.
 
         Raises:
             OutOfMemory: the limit would be exceeded; nothing was added.
             MemoryFault: the amount is negative.
         """
-        with self._lock:
-            self._settle()
-            return Token(self, self._add(nbytes, tag, pending=True))
+        return self._admitted(lambda: Token(self, self._add(nbytes, tag, tier, pending=True)), tag)
 
     @property
     def used_bytes(self) -> int:
@@ -163,15 +191,56 @@ class Ledger:
             self._settle()
             return dict(self._by_tag)
 
+    def by_place(self) -> dict[tuple[str, str], int]:
+        """The same by (tag, tier); an empty tier is the device's own memory."""
+        with self._lock:
+            self._settle()
+            return dict(self._by_place)
+
+    @property
+    def tied_bytes(self) -> int:
+        """The part of what is accounted that belongs to tensors, which are torch's as a rule."""
+        with self._lock:
+            self._settle()
+            return self._tied
+
+    def record(self, on: bool) -> None:
+        """Start keeping the last ``TIMELINE`` changes, or stop and forget them."""
+        with self._lock:
+            self._timeline = deque(maxlen=TIMELINE) if on else None
+
+    def timeline(self) -> list[tuple[float, str, int]]:
+        """(seconds since the epoch, tag, bytes added) of each change that was recorded."""
+        with self._lock:
+            self._settle()
+            return list(self._timeline or ())
+
     def reset_peak(self) -> None:
         """Start a new peak from what is accounted now."""
         with self._lock:
             self._settle()
             self._peak = self._used - self._pending
 
+    def _admitted(self, add: Callable[[], Token], tag: str) -> Token:
+        """What ``add`` gives under the lock; the watcher may make room for it, outside of it."""
+        left = _TRIES
+        while True:
+            left -= 1
+            try:
+                with self._lock:
+                    self._settle()
+                    token = add()
+            except OutOfMemory as error:
+                if self.watcher is None or not left or not self.watcher.make_room(error):
+                    raise
+                continue
+            if self.watcher is not None:
+                self.watcher.added(tag)
+            return token
+
     # --- under the lock ----------------------------------------------------------------------
 
-    def _add(self, nbytes: int, tag: str, *, pending: bool = False) -> _Entry:
+    def _add(self, nbytes: int, tag: str, tier: str, *, pending: bool = False) -> _Entry:
         if nbytes < 0:
             raise MemoryFault(f"{nbytes} bytes cannot be accounted ({tag or 'no tag'})")
         limit = self.limit_bytes
@@ -187,15 +256,25 @@ class Ledger:
             )
         self._used += nbytes
         self._by_tag[tag] = self._by_tag.get(tag, 0) + nbytes
+        self._by_place[tag, tier] = self._by_place.get((tag, tier), 0) + nbytes
+        if self._timeline is not None:
+            self._timeline.append((time.time(), tag, nbytes))
         self._pending += nbytes if pending else 0
         self._raise_peak()
-        return _Entry(nbytes, tag, pending=pending)
+        return _Entry(nbytes, tag, pending=pending, tier=tier)
 
     def _raise_peak(self) -> None:
         self._peak = max(self._peak, self._used - self._pending)
 
     def _remove(self, entry: _Entry) -> None:
         entry.owners = 0
+        if self._timeline is not None:
+            self._timeline.append((time.time(), entry.tag, -entry.nbytes))
+        place = entry.tag, entry.tier
+        here = self._by_place.pop(place, 0) - entry.nbytes
+        if here:
+            self._by_place[place] = here
+        self._tied -= 0 if entry.storage is None else entry.nbytes
         if entry.pending:
             entry.pending = False
             self._pending -= entry.nbytes
@@ -215,6 +294,7 @@ class Ledger:
     def _tie(self, entry: _Entry, storage: torch.UntypedStorage | torch.Tensor) -> None:
         # torch keeps the storage's one Python object as long as the storage itself, so its
         # identity and its end are those of the memory, whichever views exist.
+        self._tied += entry.nbytes
         entry.storage = id(storage)
         self._by_storage[entry.storage] = entry
         weakref.finalize(storage, self._ended.append, entry).atexit = False
@@ -232,6 +312,8 @@ class Ledger:
                 self._remove(entry)
             elif entry.owners:
                 entry.owners -= 1
+        if self.watcher is not None:
+            self.watcher.removed()
 
     def _confirm(self, entry: _Entry) -> None:
         with self._lock:

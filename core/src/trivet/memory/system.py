@@ -32,6 +32,12 @@ def host_info(root: Path = Path("/")) -> MemoryInfo:
     )
 
 
+def resident_bytes(root: Path = Path("/")) -> int | None:
+    """What this process holds in memory now, shared pages included; None where nobody says."""
+    fields = _text(root / "proc/self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
+
+
 def _meminfo(root: Path) -> tuple[int | None, int | None]:
     fields: dict[str, int] = {}
     for line in _text(root / "proc/meminfo").splitlines():

@@ -188,6 +188,10 @@ class Settings:
     cache_dir: Path | None = _setting(
         None, "path", "folder for built kernels and downloaded models", Path, decides=False
     )
+    memory_snapshot: Path | None = _setting(
+        None, "path", "folder where programs say who holds memory, for `trivet memory`", Path,
+        decides=False,
+    )  # fmt: skip
     log: str = _setting(
         "warning", "level", "log level: debug, info, warning or error", _level, decides=False
     )

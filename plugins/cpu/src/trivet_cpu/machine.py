@@ -10,6 +10,7 @@ from typing import Final
 
 from trivet.contracts import DeviceInfo
 from trivet_cpu.kernel_library import library
+from trivet_cpu.memory.pages import note
 
 _NAMED: Final = (
     "avx2",
@@ -54,7 +55,7 @@ def this_machine() -> DeviceInfo:
         subgroup_width={"x86-64-v4": 16, "x86-64-v3": 8}.get(arch[0], 4),
         cache_bytes=_caches(),
         memory_bytes=_memory(),
-        notes=(library().note,),
+        notes=(library().note, note()),
     )
 
 

@@ -12,6 +12,7 @@ from trivet.contracts import DeviceInfo
 from trivet_cpu import compiled, on_torch
 from trivet_cpu.kernel_library import library
 from trivet_cpu.machine import this_machine
+from trivet_cpu.memory import open_memory
 
 
 def trivet_probe() -> bool | str:
@@ -47,6 +48,12 @@ def offered(module: ModuleType) -> Sequence[Callable[..., Any]]:
         return own()
     found = vars(module).values()
     return [f for f in found if hasattr(f, "__trivet__") and f.__module__ == module.__name__]
+
+
+def trivet_memory(device: DeviceInfo) -> object:
+    """Mapped pages for large buffers; None where the system has none, and torch serves."""
+    del device
+    return open_memory()
 
 
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:

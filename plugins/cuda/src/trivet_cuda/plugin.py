@@ -1,7 +1,6 @@
 """The hooks of the CUDA plugin; the entry point names this module.
 
-There is no hook for memory and none for collectives: torch's caching allocator and NCCL through
-``torch.distributed`` serve.
+There is no hook for collectives: NCCL through ``torch.distributed`` serves.
 """
 
 from __future__ import annotations
@@ -68,6 +67,13 @@ def trivet_capture(device: DeviceInfo) -> object:
 def trivet_kernels() -> object:
     """The Triton kernels, for ``trivet kernels`` and ``trivet tune``; no GPU is needed to ask."""
     return import_module("trivet_cuda.kernel_set").kernel_set()
+
+
+def trivet_memory(device: DeviceInfo) -> object:
+    """Buffers whose addresses outlast a suspension; None where torch's allocator serves."""
+    from trivet_cuda.memory import open_memory
+
+    return open_memory(device.index)
 
 
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:
