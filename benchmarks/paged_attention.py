@@ -17,8 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.testing import do_bench
 
 from trivet.catalogue.attention import paged_attention as operator
-from trivet_cuda.triton_kernels.attention import paged_attention, paged_attention_invariant
-from trivet_cuda.triton_kernels.attention_decode import paged_attention_decode
+from trivet_cuda.triton_kernels.attention import (
+    paged_attention,
+    paged_attention_decode,
+    paged_attention_invariant,
+)
 
 KV_HEADS, HEAD_DIM, PAGE = 8, 128, 16
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)

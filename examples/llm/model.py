@@ -32,14 +32,9 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
     apart, scale = heads * c.head_dim, c.head_dim**-0.5
     act = {"dtype": dtype, "contiguous": True}
     norm = {"dtype": dtype, "weight.dtype": dtype, "hidden": c.hidden, "eps": c.eps}
-    cache = {
-        "dtype": dtype,
-        "k_cache.dtype": dtype,
-        "v_cache.dtype": dtype,
-        "kv_heads": c.kv_heads,
-        "head_dim": c.head_dim,
-        "block_size": block_size,
-    }
+    cache: dict[str, Any] = {"dtype": dtype, "k_cache.dtype": dtype, "v_cache.dtype": dtype}
+    cache |= {"kv_heads": c.kv_heads, "head_dim": c.head_dim, "block_size": block_size}
+    cache |= starts(c, dtype, "q", "k_cache", "v_cache")
     caches, tables = ["k_cache", "v_cache"], ["block_table", "query_start", "seq_lens"]
     heads_of = {"dtype": dtype, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
     heads_of |= {"q.rows": apart, "k.rows": apart}
@@ -64,6 +59,7 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
             {
                 **heads_of,
                 **cache,
+                **starts(c, dtype, "k", "v", "cos", "sin"),
                 "rotary_half": c.rope.half,
                 "v.rows": apart,
                 "contiguous": ["cos", "sin", *caches, "slots"],
@@ -87,6 +83,12 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
         "head": linear(c.hidden, c.vocab, tokens="rows"),
         **sampling.sites(act, c.vocab),
     }
+
+
+def starts(c: Config, dtype: torch.dtype, *names: str) -> dict[str, int]:
+    """Each starts where an allocation does, or a whole number of heads behind."""
+    whole = c.head_dim * dtype.itemsize % 16 == 0
+    return {f"{name}.offset_aligned": 16 for name in names} if whole else {}
 
 
 class Llama:

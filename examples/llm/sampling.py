@@ -70,10 +70,12 @@ def sites(act: dict[str, Any], vocab: int) -> dict[str, tuple[str, dict[str, Any
     """The sites of choosing; ``act``: facts of the logits. Only what a step needs is called."""
     facts = {**act, "vocab": vocab, "seqs": "rows"}
     always, limits = ("temperature", "seed", "position"), ("top_k", "top_p", "min_p")
+    drawn = dict.fromkeys(always, "present") | {"contiguous": ["logits", *always, *limits]}
+    penalized = {"contiguous": ["logits", "tokens", *PENALTIES]}
     return {
         "sample": ("sample_token", {**facts, **dict.fromkeys((*always, *limits))}),
-        "sample_random": ("sample_token", {**facts, **dict.fromkeys(always, "present")}),
-        "penalize": ("penalize_logits_", facts),
+        "sample_random": ("sample_token", {**facts, **drawn}),
+        "penalize": ("penalize_logits_", {**facts, **penalized}),
     }
 
 

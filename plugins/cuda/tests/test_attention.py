@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 from trivet.catalogue.attention import paged_attention as operator
 from trivet.errors import DomainError
 from trivet.kernels.triton import Tuned
+from trivet.kernels.triton.tuning.trials import forget
 from trivet_cuda.triton_kernels import (
     attention,
     attention_decode,
@@ -19,10 +20,11 @@ from trivet_cuda.triton_kernels import (
 from trivet_cuda.triton_kernels.attention import (
     attend_invariant,
     paged_attention,
+    paged_attention_decode,
     paged_attention_invariant,
     paged_attention_out,
 )
-from trivet_cuda.triton_kernels.attention_decode import paged_attention_decode, parts_at_most
+from trivet_cuda.triton_kernels.attention_decode import parts_at_most
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 ONE_EACH = [(70, 1), (0, 0), (17, 1), (33, 1)]
@@ -100,9 +102,9 @@ def small_parts(monkeypatch):
         "small", attention_host.TABLES, space=lambda *_: (), default=lambda _: ((inf, config),)
     )
     monkeypatch.setattr(attention_decode, "TUNED", tuned)
-    attention_decode._ready.cache_clear()
+    forget("trivet_cuda.triton_kernels")
     yield
-    attention_decode._ready.cache_clear()
+    forget("trivet_cuda.triton_kernels")
 
 
 def call_of(batch, longest=None, **scalars):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import torch
@@ -21,7 +21,8 @@ from trivet_cuda.triton_kernels.activation_kernels import (
     default,
     default_flat,
 )
-from trivet_cuda.triton_kernels.rows import FLOATS, arch, device, named, promises, stride_of
+from trivet_cuda.triton_kernels.rows import FLOATS, VECTOR, arch, device, named, promises, stride_of
+from trivet_cuda.triton_kernels.sites import Launches, Site, at_bind
 
 _SILU: Final[list[Term]] = [dtype("x", *FLOATS), rows("x")]
 _GATE: Final[list[Term]] = [*_SILU, between("inter", 1, None)]
@@ -75,37 +76,76 @@ def _flat_arms(x: torch.dtype, act: str, aligned: bool, index: int) -> tuple[Arm
     return tuple(found)
 
 
-def _gate(act: str, x: Tensor, y: Tensor) -> None:
-    """Launches a gated activation into ``y``."""
-    wide = x.shape[-1]
-    width = wide >> 1
-    count = x.numel() // wide
-    if not count:
-        return
-    x_stride = wide if x.is_contiguous() else stride_of(x)
-    y_stride = width if y.is_contiguous() else stride_of(y)
-    low = x.data_ptr() | y.data_ptr() | (x_stride | y_stride | width) << 1
-    for most, each, blocks, launch in _arms(
-        x.dtype, act, True, width, not low & 15, x.get_device()
-    ):
-        if count <= most:
-            launch(-(-count // each) * blocks, 1, 1, x, y, x_stride, y_stride, count)
-            return
+@cache
+def _gate(
+    act: str, x_dtype: torch.dtype, width: int, dense: bool | None = None
+) -> Callable[..., Tensor]:
+    """A gated activation into ``y`` or a fresh tensor.
+
+    ``dense`` says whether ``x`` is known to be contiguous; None where there was no bind.
+    """
+    wide = 2 * width
+    fast = Launches(partial(_arms, x_dtype, act, True, width, True))
+    slow = Launches(partial(_arms, x_dtype, act, True, width, False))
+    if dense is not None:
+        (slow if width % VECTOR else fast).at_home()
+
+    def run(x: Tensor, y: Tensor | None = None) -> Tensor:
+        count = x.numel() // wide
+        x_stride = wide if dense or x.is_contiguous() else stride_of(x)
+        low = x.data_ptr() | (x_stride | width) << 1
+        y_stride = width
+        if y is None:  # integers cost it half as much as a list of them
+            flat = x.dim() == 2
+            y = x.new_empty(count, width) if flat else x.new_empty(*x.shape[:-1], width)
+        else:
+            y_stride = width if y.is_contiguous() else stride_of(y)
+            low |= y.data_ptr() | y_stride << 1
+        if count:
+            for most, each, blocks, launch in (slow if low & 15 else fast)[x.get_device()]:
+                if count <= most:
+                    launch(-(-count // each) * blocks, 1, 1, x, y, x_stride, y_stride, count)
+                    break
+        return y
+
+    return run
 
 
-def _alone(act: str, x: Tensor, y: Tensor) -> None:
-    """Launches an activation into ``y``, which may be ``x``."""
-    total = x.numel()
-    if not total:
-        return
-    if x.is_contiguous() and y.is_contiguous():
-        aligned = not (x.data_ptr() | y.data_ptr()) & 15
-        for most, each, _, launch in _flat_arms(x.dtype, act, aligned, x.get_device()):
-            if total <= most:
-                launch(-(-total // each), 1, 1, x, y, total)
-                return
+@cache
+def _alone(act: str, x_dtype: torch.dtype, dense: bool | None = None) -> Callable[..., Tensor]:
+    """An activation into ``y``, which may be ``x``, or into a fresh tensor; ``dense`` as above."""
+    fast = Launches(partial(_flat_arms, x_dtype, act, True))
+    slow = Launches(partial(_flat_arms, x_dtype, act, False))
+    if dense:
+        fast.at_home()
+
+    def run(x: Tensor, y: Tensor | None = None) -> Tensor:
+        low = x.data_ptr()
+        if y is None:
+            y = empty_like(x)
+        elif y is not x:
+            low |= y.data_ptr()
+            if not y.is_contiguous():
+                return _apart(act, x, y)
+        if not (dense or x.is_contiguous()):
+            return _apart(act, x, y)
+        total = x.numel()
+        if total:
+            for most, each, _, launch in (slow if low & 15 else fast)[x.get_device()]:
+                if total <= most:
+                    launch(-(-total // each), 1, 1, x, y, total)
+                    break
+        return y
+
+    return run
+
+
+def _apart(act: str, x: Tensor, y: Tensor) -> Tensor:
+    """The same where rows of ``x`` or ``y`` have gaps between them."""
+    if not x.numel():
+        return y
     width = x.shape[-1]
-    count = total // width
+    count = x.numel() // width
     x_stride, y_stride = stride_of(x), stride_of(y)
     low = x.data_ptr() | y.data_ptr() | (x_stride | y_stride) << 1
     for most, each, blocks, launch in _arms(
@@ -113,7 +153,36 @@ def _alone(act: str, x: Tensor, y: Tensor) -> None:
     ):
         if count <= most:
             launch(-(-count // each) * blocks, 1, 1, x, y, x_stride, y_stride, count)
-            return
+            break
+    return y
+
+
+def _silu_site(runner: Site, *kind: Any) -> Site:
+    run = runner("silu", *kind)
+
+    def silu(x: Tensor) -> Any:
+        return run(x)
+
+    return silu
+
+
+def _gelu_site(runner: Site, *kind: Any) -> Site:
+    *sizes, act, dense = kind
+    run = runner(act, *sizes, dense)
+
+    def gelu(x: Tensor, approximate: str = "none") -> Any:  # noqa: ARG001  # it is a fact
+        return run(x)
+
+    return gelu
+
+
+_DENSE: Final = ("x",)
+_SILU_AND_MUL: Final = at_bind(partial(_silu_site, _gate), "x.dtype", "inter", dense=_DENSE)
+_GELU_AND_MUL: Final = at_bind(
+    partial(_gelu_site, _gate), "x.dtype", "inter", "approximate", dense=_DENSE
+)
+_SILU_ALONE: Final = at_bind(partial(_silu_site, _alone), "x.dtype", dense=_DENSE)
+_GELU_ALONE: Final = at_bind(partial(_gelu_site, _alone), "x.dtype", "approximate", dense=_DENSE)
 
 
 @implements(
@@ -124,14 +193,11 @@ def _alone(act: str, x: Tensor, y: Tensor) -> None:
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_SILU_AND_MUL,
 )
 def silu_and_mul(x: Tensor) -> Tensor:
     """Gates the second half of each row with the SiLU of the first, into a fresh tensor."""
-    shape = list(x.shape)
-    shape[-1] >>= 1
-    y = x.new_empty(shape)
-    _gate("silu", x, y)
-    return y
+    return _gate("silu", x.dtype, x.shape[-1] >> 1)(x)
 
 
 @implements(
@@ -145,7 +211,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
 )
 def silu_and_mul_out(x: Tensor, *, out: Tensor) -> None:
     """Gates the second half of each row with the SiLU of the first, into ``out``."""
-    _gate("silu", x, out)
+    _gate("silu", x.dtype, x.shape[-1] >> 1)(x, out)
 
 
 @implements(
@@ -156,14 +222,11 @@ def silu_and_mul_out(x: Tensor, *, out: Tensor) -> None:
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_GELU_AND_MUL,
 )
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     """Gates the second half of each row with the GELU of the first, into a fresh tensor."""
-    shape = list(x.shape)
-    shape[-1] >>= 1
-    y = x.new_empty(shape)
-    _gate(approximate, x, y)
-    return y
+    return _gate(approximate, x.dtype, x.shape[-1] >> 1)(x)
 
 
 @implements(
@@ -177,7 +240,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
 )
 def gelu_and_mul_out(x: Tensor, approximate: str = "none", *, out: Tensor) -> None:
     """Gates the second half of each row with the GELU of the first, into ``out``."""
-    _gate(approximate, x, out)
+    _gate(approximate, x.dtype, x.shape[-1] >> 1)(x, out)
 
 
 @implements(
@@ -188,12 +251,11 @@ def gelu_and_mul_out(x: Tensor, approximate: str = "none", *, out: Tensor) -> No
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_SILU_ALONE,
 )
 def silu(x: Tensor) -> Tensor:
     """Takes the SiLU of each element, into a fresh tensor."""
-    y = empty_like(x)
-    _alone("silu", x, y)
-    return y
+    return _alone("silu", x.dtype)(x)
 
 
 @implements(
@@ -207,7 +269,7 @@ def silu(x: Tensor) -> Tensor:
 )
 def silu_(x: Tensor) -> None:
     """Takes the SiLU of each element of ``x`` in place."""
-    _alone("silu", x, x)
+    _alone("silu", x.dtype)(x, x)
 
 
 @implements(
@@ -221,7 +283,7 @@ def silu_(x: Tensor) -> None:
 )
 def silu_out(x: Tensor, *, out: Tensor) -> None:
     """Takes the SiLU of each element, into ``out``."""
-    _alone("silu", x, out)
+    _alone("silu", x.dtype)(x, out)
 
 
 @implements(
@@ -232,12 +294,11 @@ def silu_out(x: Tensor, *, out: Tensor) -> None:
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_GELU_ALONE,
 )
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """Takes the GELU of each element, into a fresh tensor."""
-    y = empty_like(x)
-    _alone(approximate, x, y)
-    return y
+    return _alone(approximate, x.dtype)(x)
 
 
 @implements(
@@ -251,7 +312,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 )
 def gelu_(x: Tensor, approximate: str = "none") -> None:
     """Takes the GELU of each element of ``x`` in place."""
-    _alone(approximate, x, x)
+    _alone(approximate, x.dtype)(x, x)
 
 
 @implements(
@@ -265,7 +326,7 @@ def gelu_(x: Tensor, approximate: str = "none") -> None:
 )
 def gelu_out(x: Tensor, approximate: str = "none", *, out: Tensor) -> None:
     """Takes the GELU of each element, into ``out``."""
-    _alone(approximate, x, out)
+    _alone(approximate, x.dtype)(x, out)
 
 
 def variants(arch: str) -> Iterator[tuple[str, Variant]]:

@@ -8,11 +8,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from trivet.contracts import implements
+from trivet.contracts import implements, offset_aligned, one_of
 from trivet.kernels.triton import Variant
 from trivet_cuda.triton_kernels import attention_decode, attention_prefill
 from trivet_cuda.triton_kernels import attention_host as host
 from trivet_cuda.triton_kernels.attention_prefill import IN_GRID, IN_TURN, Config, prefill
+from trivet_cuda.triton_kernels.attention_sites import at_bind_of, one_each
 
 FIXED_SPLIT: Final = 2048
 """Keys of a part where results may not depend on the batch."""
@@ -28,6 +29,7 @@ _SCRATCH: Final = 1 << 28
     domain=host.DOMAIN,
     graph_safe=True,
     deterministic=True,
+    resolve=at_bind_of(lambda: globals()["paged_attention"]),
 )
 def paged_attention(
     q: Tensor,
@@ -45,11 +47,10 @@ def paged_attention(
     layout: str = "NHD",
 ) -> Tensor:
     """Attends into a fresh tensor; long and short queries by kernels of their own."""
-    call = host.opened(
-        q, k_cache, v_cache, block_table, query_start, seq_lens, max_seq_len, scale, window,
-        soft_cap, layout, None,
+    return _attended(
+        max_query_len, q, k_cache, v_cache, block_table, query_start, seq_lens, max_seq_len,
+        scale, window, soft_cap, layout, None,
     )  # fmt: skip
-    return _attend(call, max_query_len)
 
 
 @implements(
@@ -77,17 +78,16 @@ def paged_attention_out(
     out: Tensor,
 ) -> None:
     """Attends into ``out``."""
-    call = host.opened(
-        q, k_cache, v_cache, block_table, query_start, seq_lens, max_seq_len, scale, window,
-        soft_cap, layout, out,
+    _attended(
+        max_query_len, q, k_cache, v_cache, block_table, query_start, seq_lens, max_seq_len,
+        scale, window, soft_cap, layout, out,
     )  # fmt: skip
-    _attend(call, max_query_len)
 
 
 @implements(
     "paged_attention@1",
     name="triton_invariant",
-    domain=host.DOMAIN,
+    domain=[*host.DOMAIN, *(offset_aligned(name, 16) for name in ("k_cache", "v_cache"))],
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,
@@ -122,6 +122,38 @@ def paged_attention_invariant(
     return call.out
 
 
+@implements(
+    "paged_attention@1",
+    name="triton_decode",
+    domain=[*host.DOMAIN, one_of("max_query_len", 1)],
+    graph_safe=True,
+    deterministic=True,
+    resolve=at_bind_of(lambda: globals()["paged_attention_decode"]),
+)
+def paged_attention_decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    max_query_len: int,
+    max_seq_len: int,
+    scale: float,
+    schedule: list[Tensor],  # noqa: ARG001  # parts follow from lengths on the device
+    window: int = 0,
+    soft_cap: float = 0.0,
+    layout: str = "NHD",
+) -> Tensor:
+    """Attends one query a sequence into a fresh tensor."""
+    if max_query_len > 1:
+        host.refuse(f"max_query_len is {max_query_len}, this is for 1")
+    return _attended(
+        1, q, k_cache, v_cache, block_table, query_start, seq_lens, max_seq_len, scale, window,
+        soft_cap, layout, None,
+    )  # fmt: skip
+
+
 def attend_invariant(call: host.Call, split: int) -> None:
     """Attends in parts of ``split`` keys; in the grid where that fills the device better."""
     shape = call.shape
@@ -142,6 +174,15 @@ def fixed_config(key: Mapping[str, Any]) -> Config:
     if wide:
         return Config(32, 64, 8, 2)
     return Config(64, 64 if key["shared"] > 163 else 32, 8, 3)
+
+
+def _attended(max_query_len: int, *given: Any) -> Tensor:
+    """One query a sequence at once where the tensors lie as an engine's do; the rest at length."""
+    if max_query_len == 1:
+        y = one_each(*given)
+        if y is not None:
+            return y
+    return _attend(host.opened(*given), max_query_len)
 
 
 def _attend(call: host.Call, max_query_len: int) -> Tensor:

@@ -27,7 +27,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trivet.contracts import implements, one_of
 from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet_cuda.triton_kernels import attention_host as host
 from trivet_cuda.triton_kernels.attention_tile import (
@@ -247,7 +246,7 @@ def join_variant(shape: host.Shape, queries: int, config: Mapping[str, int]) -> 
     )
 
 
-class _Ready(NamedTuple):
+class Ready(NamedTuple):
     """Launches of one config; ``slots`` programs run at a time."""
 
     attend: Any
@@ -255,17 +254,23 @@ class _Ready(NamedTuple):
     shares: int
     least: int
     slots: int
+    queries: int
+    heads: int
+    head_dim: int
+    unused: Tensor
 
 
 @cache
-def _ready(shape: host.Shape, queries: int, alone: bool) -> tuple[tuple[float, _Ready], ...]:
+def _ready(shape: host.Shape, queries: int, alone: bool) -> tuple[tuple[float, Ready], ...]:
     on, arch, made = host.device(shape.ordinal), host.arch(shape.ordinal), []
     for limit, config in TUNED.buckets(arch, shape.key(arch)):
         attend = attend_variant(shape, queries, config, alone=alone).on(on)
         join = join_variant(shape, queries, config).on(on)
         shares = shape.kv_heads * shape.pieces(most_rows(shape.dtype))[0]
         slots = config["RESIDENT"] * host.processors(shape.ordinal)
-        made.append((limit, _Ready(attend, join, shares, config["LEAST"], slots)))
+        sizes = queries, shape.heads, shape.head_dim
+        unused = host.unused(shape.ordinal)
+        made.append((limit, Ready(attend, join, shares, config["LEAST"], slots, *sizes, unused)))
     return tuple(made)
 
 
@@ -295,62 +300,44 @@ def parts_at_most(programs: int, span: int, slots: int, least: int) -> int:
 
 def decode(call: host.Call, queries: int, *, alone: bool) -> None:
     """Attends for the sequences with 1 to ``queries`` queries, a power of two."""
-    shape = call.shape
-    for limit, ready in _ready(shape, queries, alone):  # noqa: B007  # the last one holds
-        if call.sequences <= limit:
+    in_parts(
+        _ready(call.shape, queries, alone), *call.tensors, call.q_stride,
+        call.block_table.stride(0), call.tokens, call.sequences, call.longest, call.window,
+        call.inner, call.factor,
+    )  # fmt: skip
+
+
+def one_query(shape: host.Shape) -> tuple[tuple[float, Ready], ...]:
+    """Launches for batches of one query a sequence."""
+    return _ready(shape, 1, True)
+
+
+def in_parts(
+    launches: tuple[tuple[float, Ready], ...],
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, query_start: Tensor,
+    seq_lens: Tensor, out: Tensor, q_stride: int, table_stride: int, tokens: int,
+    sequences: int, longest: int, window: int, inner: float, factor: float,
+) -> None:  # fmt: skip
+    """Launches for a batch: over parts of the keys, and to join them where there are several."""
+    for limit, ready in launches:  # noqa: B007  # the last one holds
+        if sequences <= limit:
             break
-    span = min(call.longest, call.window + queries) if call.window else call.longest
-    programs = call.sequences * ready.shares
-    parts = parts_at_most(programs, span, ready.slots, ready.least)
+    attend, join, shares, least, slots, queries, heads, head_dim, scratch = ready
+    span = min(longest, window + queries) if window else longest
+    programs = sequences * shares
+    parts = parts_at_most(programs, span, slots, least)
     if parts > 1:
-        size = call.tokens * shape.heads * parts * (shape.head_dim + 1)
-        scratch = torch.empty(size, dtype=torch.float32, device=call.q.device)
-    else:
-        scratch = host.unused(shape.ordinal)
-    ready.attend(
-        programs, parts, 1, *call.tensors, scratch, call.q_stride, call.block_table.stride(0),
-        call.tokens, call.sequences, parts, call.window, call.inner, call.factor,
+        size = tokens * heads * parts * (head_dim + 1)
+        scratch = torch.empty(size, dtype=torch.float32, device=q.device)
+    attend(
+        programs, parts, 1, q, k_cache, v_cache, block_table, query_start, seq_lens, out, scratch,
+        q_stride, table_stride, tokens, sequences, parts, window, inner, factor,
     )  # fmt: skip
     if parts > 1:
-        ready.join(
-            call.sequences * queries * shape.heads, 1, 1, call.query_start, call.seq_lens,
-            call.out, scratch, call.tokens, parts, call.window,
+        join(
+            sequences * queries * heads, 1, 1, query_start, seq_lens, out, scratch, tokens, parts,
+            window,
         )  # fmt: skip
-
-
-@implements(
-    "paged_attention@1",
-    name="triton_decode",
-    domain=[*host.DOMAIN, one_of("max_query_len", 1)],
-    graph_safe=True,
-    deterministic=True,
-)
-def paged_attention_decode(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    query_start: Tensor,
-    seq_lens: Tensor,
-    max_query_len: int,
-    max_seq_len: int,
-    scale: float,
-    schedule: list[Tensor],  # noqa: ARG001  # parts follow from lengths on the device
-    window: int = 0,
-    soft_cap: float = 0.0,
-    layout: str = "NHD",
-) -> Tensor:
-    """Attends one query a sequence into a fresh tensor."""
-    if max_query_len > 1:
-        host.refuse(f"max_query_len is {max_query_len}, this is for 1")
-    call = host.opened(
-        q, k_cache, v_cache, block_table, query_start, seq_lens, max_seq_len, scale, window,
-        soft_cap, layout, None,
-    )  # fmt: skip
-    if host.is_empty(call):
-        return call.out.zero_()
-    decode(call, 1, alone=True)
-    return call.out
 
 
 def variants(arch: str) -> Iterator[tuple[str, Variant]]:

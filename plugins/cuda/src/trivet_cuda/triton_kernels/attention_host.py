@@ -33,7 +33,7 @@ WIDEST: Final = 256
 SHARED: Final = {"sm80": 163, "sm87": 163, "sm90": 227, "sm100": 227, "sm103": 227, "sm110": 227}
 """KB of memory that a program can share, by architecture; 99 for others."""
 
-_ENDLESS: Final = 1 << 30
+ENDLESS: Final = 1 << 30
 """A window that hides nothing; positions are 32-bit integers."""
 
 _DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -47,8 +47,6 @@ DOMAIN: Final[list[Term]] = [
     rows("q"),
     contiguous("k_cache"),
     contiguous("v_cache"),
-    offset_aligned("k_cache", 16),
-    offset_aligned("v_cache", 16),
     one_of("layout", "NHD"),
 ]
 
@@ -66,7 +64,7 @@ class Shape(NamedTuple):
     windowed: bool = False
     capped: bool = False
     aligned: bool = True
-    """Whether rows of ``q`` start at multiples of 16 bytes."""
+    """Whether rows of ``q`` and the caches start at multiples of 16 bytes."""
 
     @property
     def heads(self) -> int:
@@ -112,8 +110,9 @@ class Shape(NamedTuple):
     @property
     def promises(self) -> dict[str, int]:
         """What the compiler may rely on."""
-        caches = {"k_cache": 16, "v_cache": 16, "out": 16, "scratch": 16}
-        return {**caches, "q": 16, "q_stride": 8} if self.aligned else caches
+        own = {"out": 16, "scratch": 16}
+        given = {"q": 16, "k_cache": 16, "v_cache": 16, "q_stride": 8}
+        return {**own, **given} if self.aligned else own
 
 
 class Call(NamedTuple):
@@ -139,9 +138,10 @@ class Call(NamedTuple):
     """Multiplies what comes then: the exponent in base two. Positive."""
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The kernels' first arguments."""
-        return self[1], *self[3:9]
+        caches = self.k_cache, self.v_cache
+        return self.q, *caches, self.block_table, self.query_start, self.seq_lens, self.out
 
 
 def opened(
@@ -163,23 +163,20 @@ def opened(
     Raises:
         DomainError: a tensor or the layout is outside of ``DOMAIN``.
     """
-    if layout != "NHD" or k_cache.dim() != 4 or q.dim() < 2 or block_table.dim() != 2:
-        refuse(f"layout {layout}, k_cache of {k_cache.dim()}, q of {q.dim()} dims")
+    check(q, k_cache, v_cache, block_table, query_start, seq_lens, layout, out)
     _, page, kv_heads, head_dim = k_cache.shape
-    heads, sequences = q.shape[-2], len(seq_lens)
-    _check(q, k_cache, v_cache, out)
-    if not kv_heads or heads % kv_heads or sequences + 1 != len(query_start):
-        refuse(f"{heads} heads on {kv_heads}, {len(query_start)} starts of {sequences} sequences")
+    heads, sequences = q.shape[-2], seq_lens.shape[0]
     if scale <= 0:  # the kernels take the largest product for the largest score
         q, scale = (-q, -scale) if scale < 0 else (torch.zeros_like(q), 1.0)
-    if window >= _ENDLESS:
+    if window >= ENDLESS:
         window = 0
     if q.dim() == 3:
         tokens = q.shape[0]
         stride = q.stride(0) if tokens != 1 else heads * head_dim
     else:
         tokens, stride = q.shape[:-2].numel(), _row_stride(q)
-    aligned = not (q.data_ptr() % 16 or stride % 8 or q.dtype.itemsize * stride % 16)
+    low = q.data_ptr() | k_cache.data_ptr() | v_cache.data_ptr() | q.itemsize * stride
+    aligned = not (low & 15 or stride % 8)
     inner, factor = (scale / soft_cap, soft_cap) if soft_cap else (1.0, scale)
     made = Shape(
         k_cache.get_device(), q.dtype, kv_heads, heads // kv_heads, head_dim, page,
@@ -196,25 +193,38 @@ def opened(
     )  # fmt: skip
 
 
-def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor | None) -> None:
-    head_dim = k_cache.shape[3]
+def check(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, query_start: Tensor,
+    seq_lens: Tensor, layout: str, out: Tensor | None,
+) -> None:  # fmt: skip
+    """Verifies what addresses depend on.
+
+    Raises:
+        DomainError: a tensor or the layout is outside of ``DOMAIN``.
+    """
+    shape, cache, dims = q.shape, k_cache.shape, block_table.dim()
+    if layout != "NHD" or len(cache) != 4 or len(shape) < 2 or dims != 2:
+        refuse(f"layout {layout}, k_cache of {len(cache)}, q of {len(shape)} dims")
     if q.dtype not in _DTYPES or not q.dtype == k_cache.dtype == v_cache.dtype:
         refuse(f"q, k_cache, v_cache are {q.dtype}, {k_cache.dtype}, {v_cache.dtype}")
-    if q.shape[-1] != head_dim or v_cache.shape != k_cache.shape:
+    _, _, kv_heads, head_dim = cache
+    heads, sequences, starts = shape[-2], seq_lens.numel(), query_start.numel()
+    if shape[-1] != head_dim or v_cache.shape != cache:
         shapes = ", ".join(str(list(t.shape)) for t in (q, k_cache, v_cache))
         refuse(f"q, k_cache, v_cache have shapes {shapes}")
     if head_dim % 16 or not 16 <= head_dim <= WIDEST:
         refuse(f"heads have {head_dim} features")
     if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
         refuse("a cache is not contiguous")
-    if k_cache.data_ptr() % 16 or v_cache.data_ptr() % 16:
-        refuse("a cache does not start at a multiple of 16 bytes")
-    if q.stride(-1) != 1 or (q.shape[-2] > 1 and q.stride(-2) != head_dim):
-        refuse(f"rows of q are not dense: strides {list(q.stride())}")
-    if q.dim() > 3 and not has_rows(q.shape, q.stride(), 2, 1):
-        refuse(f"tokens of q are no single dim: strides {list(q.stride())}")
+    strides = q.stride()
+    if strides[-1] != 1 or (heads > 1 and strides[-2] != head_dim):
+        refuse(f"rows of q are not dense: strides {list(strides)}")
+    if len(shape) > 3 and not has_rows(shape, strides, 2, 1):
+        refuse(f"tokens of q are no single dim: strides {list(strides)}")
     if out is not None and not (out.is_contiguous() and out.data_ptr() % 16 == 0):
         refuse("out is not contiguous, or not aligned to 16 bytes")
+    if not kv_heads or heads % kv_heads or sequences + 1 != starts:
+        refuse(f"{heads} heads on {kv_heads}, {starts} starts of {sequences} sequences")
 
 
 def refuse(what: str) -> NoReturn:

@@ -1,8 +1,10 @@
 """kv_cache_write: rows of keys and values into their slots, several tokens a program."""
 
+# ruff: noqa: ARG001  # the scalars of a site are among its facts
+
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from math import inf
 from typing import Any, Final
@@ -25,6 +27,7 @@ from trivet_cuda.triton_kernels.row_layout import (
     power_of_two,
     row_stride,
 )
+from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 
 @triton.jit
@@ -135,6 +138,57 @@ def refuse_layout(layout: str) -> None:
     raise DomainError(msg, fix="use 'NHD', [blocks, block_size, kv_heads, head_dim]")
 
 
+@cache
+def _runner(
+    element: torch.dtype,
+    cached: torch.dtype,
+    kv_heads: int,
+    head_dim: int,
+    layout: str,
+    bound: bool | None = None,
+    sure: bool = False,
+) -> Callable[..., None]:
+    """The operator for one kind of call; ``bound`` is None where there was no bind.
+
+    ``sure`` says whether every tensor is known to start at a multiple of 16 bytes.
+    """
+    if layout != "NHD":
+        refuse_layout(layout)
+    width = kv_heads * head_dim
+    fast = Launches(lambda index: _launches(index, element, cached, width, True))
+    slow = Launches(lambda index: _launches(index, element, cached, width, False))
+    size, pieces = element.itemsize, -(-width // _WIDEST)
+    if bound is not None:
+        (slow if width * size & (WIDE - 1) else fast).at_home()
+
+    def kv_cache_write(
+        k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor, layout: str = "NHD"
+    ) -> None:
+        k_strides, v_strides = k.stride(), v.stride()
+        k_stride = k_strides[0] if len(k_strides) == 3 else row_stride(k, 2)
+        v_stride = v_strides[0] if len(v_strides) == 3 else row_stride(v, 2)
+        low = (k_stride | v_stride) * size
+        if not sure:
+            low |= k.data_ptr() | v.data_ptr() | k_cache.data_ptr() | v_cache.data_ptr()
+        tokens = slots.numel()
+        if not tokens:
+            return
+        for most, each, launch in (slow if low & 15 else fast)[k.get_device()]:
+            if tokens <= most:
+                launch(
+                    -(-tokens // each), pieces, 1, k, v, k_cache, v_cache, slots,
+                    k_stride, v_stride, tokens, k_cache.numel() // width,
+                )  # fmt: skip
+                return
+
+    return kv_cache_write
+
+
+_AT_BIND: Final = at_bind(
+    _runner, "k.dtype", "k_cache.dtype", "kv_heads", "head_dim", "layout",
+    aligned=("k", "v", "k_cache", "v_cache"),
+)  # fmt: skip
+
 _DOMAIN: Final[list[Term]] = [
     dtype("k", *FLOATS),
     equal("v.dtype", "k.dtype"),
@@ -153,11 +207,12 @@ _DOMAIN: Final[list[Term]] = [
     "kv_cache_write@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("row_layout.py",),
+    sources=("row_layout.py", "sites.py"),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_AT_BIND,
 )
 def kv_cache_write(
     k: Tensor,
@@ -168,36 +223,9 @@ def kv_cache_write(
     layout: str = "NHD",
 ) -> None:
     """Copies each token's rows into its slot; one that is not in the cache is left out."""
-    if layout != "NHD":
-        refuse_layout(layout)
-    tokens = slots.numel()
-    if not tokens:
-        return
-    blocks, block_size, kv_heads, head_dim = k_cache.shape
-    width = kv_heads * head_dim
-    k_strides, v_strides = k.stride(), v.stride()
-    k_stride = k_strides[0] if len(k_strides) == 3 else row_stride(k, 2)
-    v_stride = v_strides[0] if len(v_strides) == 3 else row_stride(v, 2)
-    addresses = k.data_ptr() | v.data_ptr() | k_cache.data_ptr() | v_cache.data_ptr()
-    aligned = not (addresses | (k_stride | v_stride) * k.element_size()) & (WIDE - 1)
-    launches = _launches(k.get_device(), k.dtype, k_cache.dtype, width, aligned)
-    for most, rows_each, launch in launches:  # noqa: B007  # the last one holds for any number
-        if tokens <= most:
-            break
-    launch(
-        -(-tokens // rows_each),
-        -(-width // _WIDEST),
-        1,
-        k,
-        v,
-        k_cache,
-        v_cache,
-        slots,
-        k_stride,
-        v_stride,
-        tokens,
-        blocks * block_size,
-    )
+    _, _, kv_heads, head_dim = k_cache.shape
+    run = _runner(k.dtype, k_cache.dtype, kv_heads, head_dim, layout)
+    run(k, v, k_cache, v_cache, slots)
 
 
 def variants(arch: str) -> Iterator[tuple[str, Variant]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from math import inf
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from trivet_cuda.triton_kernels.rows import (
     store_piece,
     stride_of,
 )
+from trivet_cuda.triton_kernels.sites import Launches, Site, at_bind
 
 _DOMAIN: Final[list[Term]] = [
     dtype("x", *FLOATS),
@@ -227,15 +228,9 @@ def variant(
 
 @cache
 def choose(
-    x: torch.dtype,
-    weight: torch.dtype,
-    hidden: int,
-    aligned: bool,
-    index: int,
-    eps: float,
-    with_weight: bool,
-    with_bias: bool,
-) -> tuple[int, Callable[..., None]]:
+    x: torch.dtype, weight: torch.dtype, hidden: int, aligned: bool, index: int,
+    eps: float, with_weight: bool, with_bias: bool,
+) -> tuple[int, Callable[..., None]]:  # fmt: skip
     """Rows a program and the launch: one for any number of rows, so that none depends on it."""
     key: Key = {"dtype": named(x), "weight": named(weight), "hidden": hidden}
     _, config = TUNED.buckets(arch(index), key)[-1]
@@ -244,22 +239,72 @@ def choose(
     return int(config["ROWS"]), made
 
 
+@cache
+def _runner(
+    x_dtype: torch.dtype, weight_dtype: torch.dtype, hidden: int, eps: float,
+    with_weight: bool, with_bias: bool, dense: bool | None = None,
+) -> Callable[..., Tensor]:  # fmt: skip
+    """layer_norm into ``y``, which may be ``x``, or into a fresh tensor.
+
+    ``dense`` says whether ``x`` is known to be contiguous; None where there was no bind.
+    """
+    given = (eps, with_weight, with_bias)
+    fast = Launches(lambda i: choose(x_dtype, weight_dtype, hidden, True, i, *given))
+    slow = Launches(lambda i: choose(x_dtype, weight_dtype, hidden, False, i, *given))
+    if dense is not None:
+        (slow if hidden % VECTOR else fast).at_home()
+
+    def run(x: Tensor, w: Tensor, b: Tensor, y: Tensor | None = None) -> Tensor:
+        x_stride = hidden if dense or x.is_contiguous() else stride_of(x)
+        low = x.data_ptr() | w.data_ptr() | b.data_ptr() | x_stride << 1
+        y_stride = hidden
+        if y is None:
+            y = empty_like(x)
+        elif y is x:
+            y_stride = x_stride
+        else:
+            y_stride = hidden if y.is_contiguous() else stride_of(y)
+            low |= y.data_ptr() | y_stride << 1
+        count = x.numel() // hidden
+        if count:
+            each, launch = (slow if low & 15 else fast)[x.get_device()]
+            launch(-(-count // each), 1, 1, x, w, b, y, x_stride, y_stride, count)
+        return y
+
+    return run
+
+
 def _normalise(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, y: Tensor
-) -> None:
-    """Launches layer_norm from ``x`` into ``y``, which may be ``x``."""
-    hidden = x.shape[-1]
-    count = x.numel() // hidden
-    if not count:
-        return
-    x_stride = hidden if x.is_contiguous() else stride_of(x)
-    y_stride = hidden if y.is_contiguous() else stride_of(y)
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, y: Tensor | None
+) -> Tensor:
+    """Launches layer_norm; a kernel is given another tensor for one that is absent."""
     w = weight if weight is not None else bias if bias is not None else x
     b = bias if bias is not None else w
-    low = x.data_ptr() | w.data_ptr() | b.data_ptr() | y.data_ptr() | (x_stride | y_stride) << 1
-    given, index = (weight is not None, bias is not None), x.get_device()
-    each, launch = choose(x.dtype, w.dtype, hidden, not low & 15, index, eps, *given)
-    launch(-(-count // each), 1, 1, x, w, b, y, x_stride, y_stride, count)
+    with_weight, with_bias = weight is not None, bias is not None
+    return _runner(x.dtype, w.dtype, x.shape[-1], eps, with_weight, with_bias)(x, w, b, y)
+
+
+def _site(inplace: bool, *kind: Any) -> Site:
+    """The function of a site whose calls have weight and bias; others go the long way."""
+    *sizes, dense = kind
+    run = _runner(*sizes, True, True, dense)
+
+    def layer_norm(
+        x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    ) -> Tensor | None:
+        y = x if inplace else None
+        if weight is None or bias is None:
+            y = _normalise(x, weight, bias, eps, y)
+        else:
+            y = run(x, weight, bias, y)
+        return None if inplace else y
+
+    return layer_norm
+
+
+_PATHS: Final = ("x.dtype", "weight.dtype", "hidden", "eps")
+_FRESH: Final = at_bind(partial(_site, False), *_PATHS, dense=("x",))
+_INPLACE: Final = at_bind(partial(_site, True), *_PATHS, dense=("x",))
 
 
 @implements(
@@ -270,6 +315,7 @@ def _normalise(
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_FRESH,
 )
 @implements(
     "layer_norm@1",
@@ -278,17 +324,13 @@ def _normalise(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=_FRESH,
 )
 def layer_norm(
-    x: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
-    y = empty_like(x)
-    _normalise(x, weight, bias, eps, y)
-    return y
+    return _normalise(x, weight, bias, eps, None)
 
 
 @implements(
@@ -299,6 +341,7 @@ def layer_norm(
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_INPLACE,
 )
 @implements(
     "layer_norm_@1",
@@ -307,12 +350,10 @@ def layer_norm(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=_INPLACE,
 )
 def layer_norm_(
-    x: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> None:
     """Normalises the rows of ``x`` in place."""
     _normalise(x, weight, bias, eps, x)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
 import torch
-from torch import Tensor, empty_like
+from torch import Tensor
 
 from trivet.contracts import Term, between, contiguous, dtype, equal, implements, rows
 from trivet.errors import DomainError
@@ -21,6 +21,7 @@ from trivet_cuda.triton_kernels.norm_kernels import (
     default,
     default_fused,
 )
+from trivet_cuda.triton_kernels.norm_sites import Arm, adder, normaliser, resolving
 from trivet_cuda.triton_kernels.rows import (
     FLOATS,
     arch,
@@ -29,7 +30,6 @@ from trivet_cuda.triton_kernels.rows import (
     processors,
     promises,
     rows_of,
-    stride_of,
 )
 
 NORM: Final[list[Term]] = [
@@ -40,12 +40,6 @@ NORM: Final[list[Term]] = [
     between("hidden", 1, None),
 ]
 FUSED_NORM: Final[list[Term]] = [*NORM, equal("residual.dtype", "x.dtype"), rows("residual")]
-
-Arm = tuple[float, int, int, Callable[..., None]]
-"""The most rows it is for, rows a program, most programs, and the launch."""
-
-Choose = Callable[..., tuple[Arm, ...]]
-"""The cached look-up of the launches of a kind of call."""
 
 
 def constants(
@@ -119,64 +113,6 @@ def arms(
     return tuple(found)
 
 
-def normalise(choose: Choose, x: Tensor, weight: Tensor, y: Tensor, *scalars: Any) -> None:
-    """Launches rms_norm from ``x`` into ``y``, which may be ``x``."""
-    hidden = weight.numel()
-    count = x.numel() // hidden
-    if not count:
-        return
-    x_stride = hidden if x.is_contiguous() else stride_of(x)
-    y_stride = hidden if y.is_contiguous() else stride_of(y)
-    low = x.data_ptr() | weight.data_ptr() | y.data_ptr() | (x_stride | y_stride) << 1
-    index = x.get_device()
-    for most, each, programs, launch in choose(
-        False, x.dtype, weight.dtype, hidden, not low & 15, index, *scalars
-    ):
-        if count <= most:
-            grid = -(-count // each)
-            launch(
-                grid if grid < programs else programs,  # noqa: FURB136  # min is a call more
-                1, 1, x, weight, y, x_stride, y_stride, count,
-            )  # fmt: skip
-            return
-
-
-def add_and_normalise(
-    choose: Choose,
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    y: Tensor,
-    total: Tensor,
-    *scalars: Any,
-) -> None:
-    """Launches fused_add_rms_norm into ``y`` and ``total``, which may be ``x`` and ``residual``."""
-    hidden = weight.numel()
-    count = x.numel() // hidden
-    if not count:
-        return
-    x_stride = hidden if x.is_contiguous() else stride_of(x)
-    r_stride = hidden if residual.is_contiguous() else stride_of(residual)
-    y_stride, t_stride = x_stride, r_stride
-    low = x.data_ptr() | residual.data_ptr() | weight.data_ptr()
-    if y is not x:
-        y_stride = hidden if y.is_contiguous() else stride_of(y)
-        t_stride = hidden if total.is_contiguous() else stride_of(total)
-        low |= y.data_ptr() | total.data_ptr()
-    low |= (x_stride | r_stride | y_stride | t_stride) << 1
-    for most, each, programs, launch in choose(
-        True, x.dtype, weight.dtype, hidden, not low & 15, x.get_device(), *scalars
-    ):
-        if count <= most:
-            grid = -(-count // each)
-            launch(
-                grid if grid < programs else programs,  # noqa: FURB136  # min is a call more
-                1, 1,
-                x, residual, weight, y, total, x_stride, r_stride, y_stride, t_stride, count,
-            )  # fmt: skip
-            return
-
-
 @implements(
     "rms_norm@1",
     name="triton",
@@ -184,6 +120,7 @@ def add_and_normalise(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=resolving("rms_norm", tuned),
 )
 def rms_norm(
     x: Tensor,
@@ -194,9 +131,10 @@ def rms_norm(
     variance_size: int = 0,
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
-    y = empty_like(x)
-    normalise(tuned, x, weight, y, eps, weight_offset, weight_in_float32, variance_size)
-    return y
+    return normaliser(
+        tuned, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, weight)  # fmt: skip
 
 
 @implements(
@@ -206,6 +144,7 @@ def rms_norm(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=resolving("rms_norm_", tuned),
 )
 def rms_norm_(
     x: Tensor,
@@ -216,7 +155,10 @@ def rms_norm_(
     variance_size: int = 0,
 ) -> None:
     """Normalises the rows of ``x`` in place."""
-    normalise(tuned, x, weight, x, eps, weight_offset, weight_in_float32, variance_size)
+    normaliser(
+        tuned, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, weight, x)  # fmt: skip
 
 
 @implements(
@@ -238,7 +180,10 @@ def rms_norm_out(
     out: Tensor,
 ) -> None:
     """Normalises rows into ``out``."""
-    normalise(tuned, x, weight, out, eps, weight_offset, weight_in_float32, variance_size)
+    normaliser(
+        tuned, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, weight, out)  # fmt: skip
 
 
 @implements(
@@ -248,6 +193,7 @@ def rms_norm_out(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=resolving("fused_add_rms_norm", tuned),
 )
 def fused_add_rms_norm(
     x: Tensor,
@@ -259,11 +205,10 @@ def fused_add_rms_norm(
     variance_size: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Adds and normalises into two fresh tensors."""
-    y, total = empty_like(x), empty_like(residual)
-    add_and_normalise(
-        tuned, x, residual, weight, y, total, eps, weight_offset, weight_in_float32, variance_size
-    )
-    return y, total
+    return adder(
+        tuned, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, residual, weight)  # fmt: skip
 
 
 @implements(
@@ -273,6 +218,7 @@ def fused_add_rms_norm(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=resolving("fused_add_rms_norm_", tuned),
 )
 def fused_add_rms_norm_(
     x: Tensor,
@@ -284,18 +230,10 @@ def fused_add_rms_norm_(
     variance_size: int = 0,
 ) -> None:
     """Adds into ``residual`` and normalises into ``x``."""
-    add_and_normalise(
-        tuned,
-        x,
-        residual,
-        weight,
-        x,
-        residual,
-        eps,
-        weight_offset,
-        weight_in_float32,
-        variance_size,
-    )
+    adder(
+        tuned, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, residual, weight, x, residual)  # fmt: skip
 
 
 @implements(
@@ -318,10 +256,11 @@ def fused_add_rms_norm_out(
     out: list[Tensor],
 ) -> None:
     """Adds and normalises into ``out``: the normalised rows, then the sum."""
-    y, total = rows_of(out)
-    add_and_normalise(
-        tuned, x, residual, weight, y, total, eps, weight_offset, weight_in_float32, variance_size
-    )
+    run = adder(
+        tuned, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )  # fmt: skip
+    run(x, residual, weight, *rows_of(out))
 
 
 def variants(arch: str) -> Iterator[tuple[str, Variant]]:

@@ -12,18 +12,12 @@ from math import inf
 from typing import Any, Final
 
 import torch
-from torch import Tensor, empty_like
+from torch import Tensor
 
 from trivet.contracts import Term, divisible, implements, offset_aligned, rows
-from trivet_cuda.triton_kernels.norm import (
-    FUSED_NORM,
-    NORM,
-    Arm,
-    add_and_normalise,
-    arms,
-    normalise,
-)
+from trivet_cuda.triton_kernels.norm import FUSED_NORM, NORM, arms
 from trivet_cuda.triton_kernels.norm_kernels import fixed
+from trivet_cuda.triton_kernels.norm_sites import Arm, adder, normaliser, resolving
 from trivet_cuda.triton_kernels.rows import VECTOR, rows_of, stride_of
 
 _ALIGNED: Final[list[Term]] = [
@@ -77,6 +71,7 @@ def _is_aligned(t: Tensor) -> bool:
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=resolving("rms_norm", choose),
 )
 def rms_norm(
     x: Tensor,
@@ -87,9 +82,10 @@ def rms_norm(
     variance_size: int = 0,
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
-    y = empty_like(x)
-    normalise(choose, x, weight, y, eps, weight_offset, weight_in_float32, variance_size)
-    return y
+    return normaliser(
+        choose, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, weight)  # fmt: skip
 
 
 @implements(
@@ -100,6 +96,7 @@ def rms_norm(
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=resolving("rms_norm_", choose),
 )
 def rms_norm_(
     x: Tensor,
@@ -110,7 +107,10 @@ def rms_norm_(
     variance_size: int = 0,
 ) -> None:
     """Normalises the rows of ``x`` in place."""
-    normalise(choose, x, weight, x, eps, weight_offset, weight_in_float32, variance_size)
+    normaliser(
+        choose, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, weight, x)  # fmt: skip
 
 
 @implements(
@@ -133,7 +133,10 @@ def rms_norm_out(
     out: Tensor,
 ) -> None:
     """Normalises rows into ``out``."""
-    normalise(choose, x, weight, out, eps, weight_offset, weight_in_float32, variance_size)
+    normaliser(
+        choose, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, weight, out)  # fmt: skip
 
 
 @implements(
@@ -144,6 +147,7 @@ def rms_norm_out(
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=resolving("fused_add_rms_norm", choose),
 )
 def fused_add_rms_norm(
     x: Tensor,
@@ -155,11 +159,10 @@ def fused_add_rms_norm(
     variance_size: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Adds and normalises into two fresh tensors."""
-    y, total = empty_like(x), empty_like(residual)
-    add_and_normalise(
-        choose, x, residual, weight, y, total, eps, weight_offset, weight_in_float32, variance_size
-    )
-    return y, total
+    return adder(
+        choose, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, residual, weight)  # fmt: skip
 
 
 @implements(
@@ -170,6 +173,7 @@ def fused_add_rms_norm(
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=resolving("fused_add_rms_norm_", choose),
 )
 def fused_add_rms_norm_(
     x: Tensor,
@@ -181,18 +185,10 @@ def fused_add_rms_norm_(
     variance_size: int = 0,
 ) -> None:
     """Adds into ``residual`` and normalises into ``x``."""
-    add_and_normalise(
-        choose,
-        x,
-        residual,
-        weight,
-        x,
-        residual,
-        eps,
-        weight_offset,
-        weight_in_float32,
-        variance_size,
-    )
+    adder(
+        choose, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )(x, residual, weight, x, residual)  # fmt: skip
 
 
 @implements(
@@ -216,14 +212,14 @@ def fused_add_rms_norm_out(
     out: list[Tensor],
 ) -> None:
     """Adds and normalises into ``out``: the normalised rows, then the sum."""
+    run = adder(
+        choose, x.dtype, weight.dtype, weight.numel(),
+        eps, weight_offset, weight_in_float32, variance_size,
+    )  # fmt: skip
     y, total = rows_of(out)
+    if _is_aligned(y) and _is_aligned(total):
+        run(x, residual, weight, y, total)
+        return
     # no term of a domain speaks of a list; the program for other rows adds in another order
-    made = y, total
-    if not (_is_aligned(y) and _is_aligned(total)):
-        y, total = empty_like(x), empty_like(residual)
-    add_and_normalise(
-        choose, x, residual, weight, y, total, eps, weight_offset, weight_in_float32, variance_size
-    )
-    for written, wanted in zip((y, total), made, strict=True):
-        if written is not wanted:
-            wanted.copy_(written)
+    for wanted, made in zip((y, total), run(x, residual, weight), strict=True):
+        wanted.copy_(made)

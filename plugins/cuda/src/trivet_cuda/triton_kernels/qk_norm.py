@@ -1,9 +1,11 @@
 """qk_rms_norm: the heads of q and of k in one launch, in place also on views of one projection."""
 
+# ruff: noqa: ARG001  # the scalars of a site are among its facts
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from math import inf
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ from trivet_cuda.triton_kernels.rows import (
     promises,
     stride_of,
 )
+from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 _DOMAIN: Final[list[Term]] = [
     dtype("q", *FLOATS),
@@ -231,45 +234,67 @@ def _arms(
     return tuple(found)
 
 
-def _normalise(
-    q: Tensor,
-    k: Tensor | None,
-    q_weight: Tensor,
-    k_weight: Tensor | None,
-    outs: list[Tensor] | None,
-    *scalars: Any,
-) -> None:
-    """Launches into ``outs``, or in place."""
-    if (k is None) != (k_weight is None):
-        msg = "qk_rms_norm: k and k_weight are given together or not at all"
-        raise DomainError(msg, fix="pass both, or neither")
-    shape = q.shape
-    heads, dim = shape[-2], shape[-1]
-    count = q.numel() // (heads * dim)
-    if not count:
-        return
-    q_stride = stride_of(q, 2)
-    if k is None or k_weight is None:
-        kv_heads, k, k_weight, k_stride = 0, q, q_weight, q_stride
-    else:
-        kv_heads, k_stride = k.shape[-2], stride_of(k, 2)
-    low = q.data_ptr() | k.data_ptr() | q_weight.data_ptr() | k_weight.data_ptr()
-    low |= (q_stride | k_stride | dim) << 1
-    if outs is None:
-        q_out, k_out, q_step, k_step = q, k, q_stride, k_stride
-    else:
-        q_out, k_out = outs[0], outs[-1]
-        q_step, k_step = heads * dim, (kv_heads or heads) * dim
-    for most, each, blocks, launch in _arms(
-        q.dtype, q_weight.dtype, heads, kv_heads, dim, not low & 15, q.get_device(), *scalars
-    ):
-        if count <= most:
-            launch(
-                -(-count // each) * blocks, 1, 1,
-                q, k, q_weight, k_weight, q_out, k_out,
-                q_stride, k_stride, q_step, k_step, count,
-            )  # fmt: skip
-            return
+@cache
+def _runner(
+    inplace: bool, q_dtype: torch.dtype, weight_dtype: torch.dtype, heads: int, kv_heads: int,
+    dim: int, eps: float, weight_offset: float, weight_in_float32: bool, bound: bool | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """The operator for one kind of call; no heads of k where there is none.
+
+    ``bound`` is None where there was no bind.
+    """
+    sizes = (q_dtype, weight_dtype, heads, kv_heads, dim)
+    scalars = (eps, weight_offset, weight_in_float32)
+    fast = Launches(lambda index: _arms(*sizes, True, index, *scalars))
+    slow = Launches(lambda index: _arms(*sizes, False, index, *scalars))
+    if bound is not None:
+        (slow if dim % VECTOR else fast).at_home()
+    features, width, k_width = dim << 1, heads * dim, (kv_heads or heads) * dim
+
+    def qk_rms_norm(
+        q: Tensor, k: Tensor | None, q_weight: Tensor, k_weight: Tensor | None,
+        eps: float = 1e-6, weight_offset: float = 0.0, weight_in_float32: bool = False,
+    ) -> Any:  # fmt: skip
+        if k is None or k_weight is None:
+            if k is not k_weight:
+                msg = "qk_rms_norm: k and k_weight are given together or not at all"
+                raise DomainError(msg, fix="pass both, or neither")
+            if kv_heads:  # at a site with k
+                run = _runner(inplace, q_dtype, weight_dtype, heads, 0, dim, *scalars)
+                return run(q, k, q_weight, k_weight)
+            outs = None if inplace else [empty_like(q)]
+            k, k_weight = q, q_weight
+        else:
+            outs = None if inplace else [empty_like(q), empty_like(k)]
+        q_strides, k_strides = q.stride(), k.stride()
+        q_stride = q_strides[0] if len(q_strides) == 3 else stride_of(q, 2)
+        k_stride = k_strides[0] if len(k_strides) == 3 else stride_of(k, 2)
+        low = (
+            q.data_ptr() | k.data_ptr() | q_weight.data_ptr() | k_weight.data_ptr()
+            | (q_stride | k_stride) << 1 | features
+        )  # fmt: skip
+        q_out, k_out, q_to, k_to = q, k, q_stride, k_stride
+        if outs is not None:
+            q_out, k_out, q_to, k_to = outs[0], outs[-1], width, k_width
+        if count := q.numel() // width:
+            for most, each, blocks, launch in (slow if low & 15 else fast)[q.get_device()]:
+                if count <= most:
+                    launch(
+                        -(-count // each) * blocks, 1, 1,
+                        q, k, q_weight, k_weight, q_out, k_out,
+                        q_stride, k_stride, q_to, k_to, count,
+                    )  # fmt: skip
+                    break
+        return outs
+
+    return qk_rms_norm
+
+
+_PATHS: Final = (
+    "q.dtype", "q_weight.dtype", "heads", "kv_heads", "head_dim",
+    "eps", "weight_offset", "weight_in_float32",
+)  # fmt: skip
+_FRESH, _INPLACE = (at_bind(partial(_runner, inplace), *_PATHS) for inplace in (False, True))
 
 
 @implements(
@@ -280,6 +305,7 @@ def _normalise(
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_FRESH,
 )
 @implements(
     "qk_rms_norm@1",
@@ -288,6 +314,7 @@ def _normalise(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=_FRESH,
 )
 def qk_rms_norm(
     q: Tensor,
@@ -299,9 +326,13 @@ def qk_rms_norm(
     weight_in_float32: bool = False,
 ) -> list[Tensor]:
     """Normalises heads into fresh tensors."""
-    outs = [empty_like(q)] if k is None else [empty_like(q), empty_like(k)]
-    _normalise(q, k, q_weight, k_weight, outs, eps, weight_offset, weight_in_float32)
-    return outs
+    shape, kv_heads = q.shape, 0 if k is None else k.shape[-2]
+    run = _runner(
+        False, q.dtype, q_weight.dtype, shape[-2], kv_heads, shape[-1],
+        eps, weight_offset, weight_in_float32,
+    )  # fmt: skip
+    normed: list[Tensor] = run(q, k, q_weight, k_weight)
+    return normed
 
 
 @implements(
@@ -312,6 +343,7 @@ def qk_rms_norm(
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_INPLACE,
 )
 @implements(
     "qk_rms_norm_@1",
@@ -320,6 +352,7 @@ def qk_rms_norm(
     graph_safe=True,
     deterministic=True,
     checks=False,
+    resolve=_INPLACE,
 )
 def qk_rms_norm_(
     q: Tensor,
@@ -331,7 +364,12 @@ def qk_rms_norm_(
     weight_in_float32: bool = False,
 ) -> None:
     """Normalises the heads of ``q`` and ``k`` in place."""
-    _normalise(q, k, q_weight, k_weight, None, eps, weight_offset, weight_in_float32)
+    shape, kv_heads = q.shape, 0 if k is None else k.shape[-2]
+    run = _runner(
+        True, q.dtype, q_weight.dtype, shape[-2], kv_heads, shape[-1],
+        eps, weight_offset, weight_in_float32,
+    )  # fmt: skip
+    run(q, k, q_weight, k_weight)
 
 
 def variants(arch: str) -> Iterator[tuple[str, Variant]]:

@@ -4,10 +4,12 @@ A program turns a share of the heads of q and of k of one token. It reads everyt
 writes anything, so that one token costs one round trip to memory however many heads it has.
 """
 
+# ruff: noqa: ARG001  # the scalars of a site are among its facts
+
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from math import inf
 from typing import Any, Final
 
@@ -36,6 +38,7 @@ from trivet_cuda.triton_kernels.row_layout import (
     power_of_two,
     row_stride,
 )
+from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 
 @triton.jit
@@ -211,45 +214,75 @@ def is_interleaved(pairing: str, name: str = "rotary_embedding") -> bool:
     return pairing == "interleaved"
 
 
-def _run(
-    q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str, out: list[Tensor] | None
-) -> None:
-    """Turns into ``out``, or in place without it."""
-    half = cos.shape[-1]
-    tokens = cos.numel() // half
-    if not tokens:
-        return
-    shape = q.shape
-    heads, head_dim = shape[-2], shape[-1]
-    if len(shape) == 3:  # tokens, heads, features
-        q_stride, cos_stride, sin_stride = q.stride()[0], cos.stride()[0], sin.stride()[0]
-    else:
-        q_stride, cos_stride, sin_stride = row_stride(q, 2), row_stride(cos, 1), row_stride(sin, 1)
-    keys, kv_heads, k_stride = q, 0, q_stride
-    if k is not None:
-        keys, kv_heads = k, k.shape[-2]
-        k_stride = k.stride()[0] if len(shape) == 3 else row_stride(k, 2)
-    addresses = q.data_ptr() | keys.data_ptr() | cos.data_ptr() | sin.data_ptr()
-    steps = (q_stride | k_stride) * q.element_size() | (cos_stride | sin_stride) * 4
-    if out is None:
-        q_out, k_out, q_out_stride, k_out_stride = q, keys, q_stride, k_stride
-    else:
-        q_out, k_out = out[0], out[-1]
-        q_out_stride, k_out_stride = heads * head_dim, kv_heads * head_dim
-        addresses |= q_out.data_ptr() | k_out.data_ptr()
-        steps |= (q_out_stride | k_out_stride) * q.element_size()
-    aligned = not (addresses | steps) & (WIDE - 1)
-    launches = _launches(
-        q.get_device(), q.dtype, (heads, kv_heads, head_dim, half), pairing, out is None, aligned
-    )
-    for most, parts, launch in launches:  # noqa: B007  # the last one holds for any number
-        if tokens <= most:
-            break
-    launch(
-        tokens, parts, 1, q, keys, cos, sin, q_out, k_out,
-        q_stride, k_stride, cos_stride, sin_stride, q_out_stride, k_out_stride,
-    )  # fmt: skip
+@cache
+def _runner(
+    inplace: bool,
+    element: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    half: int,
+    pairing: str,
+    dense: bool | None = None,
+    sure: bool = False,
+) -> Callable[..., Any]:
+    """The operator for one kind of call; no heads of k where there is none.
 
+    ``dense`` says whether cos and sin are known to be contiguous, None where there was no bind;
+    ``sure`` whether every tensor is known to start at a multiple of 16 bytes.
+    """
+    sizes, turning = (heads, kv_heads, head_dim, half), pairing
+    fast = Launches(lambda index: _launches(index, element, sizes, turning, inplace, True))
+    slow = Launches(lambda index: _launches(index, element, sizes, turning, inplace, False))
+    size, width, k_width = element.itemsize, heads * head_dim, kv_heads * head_dim
+    if dense is not None:
+        (slow if (head_dim * size | half * 4) & (WIDE - 1) else fast).at_home()
+    written = 0 if inplace else (width | k_width) * size
+
+    def rotary_embedding(
+        q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
+    ) -> Any:
+        out = None
+        if k is None:
+            if kv_heads:  # at a site with k
+                return _runner(inplace, element, heads, 0, head_dim, half, turning)(q, k, cos, sin)
+            out, k = None if inplace else [empty_like(q)], q
+        elif not inplace:
+            out = [empty_like(q), empty_like(k)]
+        q_strides, k_strides = q.stride(), k.stride()
+        if len(q_strides) == 3:  # tokens, heads, features
+            q_stride, k_stride = q_strides[0], k_strides[0]
+        else:
+            q_stride, k_stride = row_stride(q, 2), row_stride(k, 2)
+        cos_stride = half if dense or cos.is_contiguous() else row_stride(cos, 1)
+        sin_stride = half if dense or sin.is_contiguous() else row_stride(sin, 1)
+        low = written | (q_stride | k_stride) * size | (cos_stride | sin_stride) << 2
+        if not sure:
+            low |= q.data_ptr() | k.data_ptr() | cos.data_ptr() | sin.data_ptr()
+        q_out, k_out, q_to, k_to = q, k, q_stride, k_stride
+        if out is not None:
+            q_out, k_out, q_to, k_to = out[0], out[-1], width, k_width
+        tokens = cos.numel() // half
+        if tokens:
+            for most, parts, launch in (slow if low & 15 else fast)[q.get_device()]:
+                if tokens <= most:
+                    launch(
+                        tokens, parts, 1, q, k, cos, sin, q_out, k_out,
+                        q_stride, k_stride, cos_stride, sin_stride, q_to, k_to,
+                    )  # fmt: skip
+                    break
+        return out
+
+    return rotary_embedding
+
+
+_PATHS: Final = ("q.dtype", "heads", "kv_heads", "head_dim", "rotary_half", "pairing")
+_FRESH, _INPLACE = (
+    at_bind(
+        partial(_runner, inplace), *_PATHS, dense=("cos", "sin"), aligned=("q", "k", "cos", "sin")
+    )
+    for inplace in (False, True)
+)
 
 _DOMAIN: Final[list[Term]] = [
     dtype("q", *FLOATS),
@@ -267,36 +300,40 @@ _DOMAIN: Final[list[Term]] = [
     "rotary_embedding@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("rotary_pairs.py", "row_layout.py"),
+    sources=("rotary_pairs.py", "row_layout.py", "sites.py"),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_FRESH,
 )
 def rotary_embedding(
     q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
 ) -> list[Tensor]:
     """Rotates into fresh tensors."""
-    out = [empty_like(q)] if k is None else [empty_like(q), empty_like(k)]
-    _run(q, k, cos, sin, pairing, out)
-    return out
+    shape, kv_heads = q.shape, 0 if k is None else k.shape[-2]
+    run = _runner(False, q.dtype, shape[-2], kv_heads, shape[-1], cos.shape[-1], pairing)
+    turned: list[Tensor] = run(q, k, cos, sin)
+    return turned
 
 
 @implements(
     "rotary_embedding_@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("rotary_pairs.py", "row_layout.py"),
+    sources=("rotary_pairs.py", "row_layout.py", "sites.py"),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_INPLACE,
 )
 def rotary_embedding_(
     q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
 ) -> None:
     """Rotates ``q`` and ``k`` in place."""
-    _run(q, k, cos, sin, pairing, None)
+    shape, kv_heads = q.shape, 0 if k is None else k.shape[-2]
+    _runner(True, q.dtype, shape[-2], kv_heads, shape[-1], cos.shape[-1], pairing)(q, k, cos, sin)
 
 
 def variants(arch: str) -> Iterator[tuple[str, Variant]]:

@@ -1,8 +1,10 @@
 """rotary_kv_cache_write: q turns in place, k turns into its slot and v is copied, in one launch."""
 
+# ruff: noqa: ARG001  # the scalars of a site are among its facts
+
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -41,6 +43,7 @@ from trivet_cuda.triton_kernels.row_layout import (
     power_of_two,
     row_stride,
 )
+from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 
 @triton.jit
@@ -171,6 +174,72 @@ def _launches(
     return tuple(made)
 
 
+@cache
+def _runner(
+    element: torch.dtype,
+    cached: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    half: int,
+    pairing: str,
+    layout: str,
+    dense: bool | None = None,
+    sure: bool = False,
+) -> Callable[..., None]:
+    """The operator for one kind of call.
+
+    ``dense`` says whether cos and sin are known to be contiguous, None where there was no bind;
+    ``sure`` whether every tensor is known to start at a multiple of 16 bytes.
+    """
+    if layout != "NHD":
+        refuse_layout(layout)
+    kind = (element, cached), (heads, kv_heads, head_dim, half), pairing
+    fast = Launches(lambda index: _launches(index, *kind, True))
+    slow = Launches(lambda index: _launches(index, *kind, False))
+    size, width = element.itemsize, kv_heads * head_dim
+    if dense is not None:
+        (slow if (head_dim * size | half * 4) & (WIDE - 1) else fast).at_home()
+
+    def rotary_kv_cache_write(
+        q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor,
+        k_cache: Tensor, v_cache: Tensor, slots: Tensor,
+        pairing: str = "neox", layout: str = "NHD",
+    ) -> None:  # fmt: skip
+        strides, k_strides, v_strides = q.stride(), k.stride(), v.stride()
+        if len(strides) == 3:  # tokens, heads, features
+            q_stride, k_stride, v_stride = strides[0], k_strides[0], v_strides[0]
+        else:
+            q_stride, k_stride, v_stride = row_stride(q, 2), row_stride(k, 2), row_stride(v, 2)
+        cos_stride = half if dense or cos.is_contiguous() else row_stride(cos, 1)
+        sin_stride = half if dense or sin.is_contiguous() else row_stride(sin, 1)
+        low = (q_stride | k_stride | v_stride) * size | (cos_stride | sin_stride) << 2
+        if not sure:
+            low |= (
+                q.data_ptr() | k.data_ptr() | v.data_ptr() | cos.data_ptr() | sin.data_ptr()
+                | k_cache.data_ptr() | v_cache.data_ptr()
+            )  # fmt: skip
+        tokens = slots.numel()
+        if not tokens:
+            return
+        for most, parts, launch in (slow if low & 15 else fast)[q.get_device()]:
+            if tokens <= most:
+                launch(
+                    tokens, parts, 1, q, k, v, cos, sin, k_cache, v_cache, slots,
+                    q_stride, k_stride, v_stride, cos_stride, sin_stride,
+                    k_cache.numel() // width,
+                )  # fmt: skip
+                return
+
+    return rotary_kv_cache_write
+
+
+_AT_BIND: Final = at_bind(
+    _runner,
+    "q.dtype", "k_cache.dtype", "heads", "kv_heads", "head_dim", "rotary_half", "pairing", "layout",
+    dense=("cos", "sin"), aligned=("q", "k", "v", "cos", "sin", "k_cache", "v_cache"),
+)  # fmt: skip
+
 _DOMAIN: Final[list[Term]] = [
     dtype("q", *FLOATS),
     equal("k.dtype", "q.dtype"),
@@ -195,11 +264,12 @@ _DOMAIN: Final[list[Term]] = [
     "rotary_kv_cache_write@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("rotary.py", "rotary_pairs.py", "kv_cache.py", "row_layout.py"),
+    sources=("rotary.py", "rotary_pairs.py", "kv_cache.py", "row_layout.py", "sites.py"),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,
     checks=False,
+    resolve=_AT_BIND,
 )
 def rotary_kv_cache_write(
     q: Tensor,
@@ -214,52 +284,11 @@ def rotary_kv_cache_write(
     layout: str = "NHD",
 ) -> None:
     """Rotates and writes; a slot that is not in the cache is left out."""
-    if layout != "NHD":
-        refuse_layout(layout)
-    tokens = slots.numel()
-    if not tokens:
-        return
-    blocks, block_size, kv_heads, head_dim = k_cache.shape
-    if len(strides := q.stride()) == 3:  # tokens, heads, features
-        q_stride, k_stride, v_stride = strides[0], k.stride()[0], v.stride()[0]
-        cos_stride, sin_stride = cos.stride()[0], sin.stride()[0]
-    else:
-        q_stride, k_stride, v_stride = row_stride(q, 2), row_stride(k, 2), row_stride(v, 2)
-        cos_stride, sin_stride = row_stride(cos, 1), row_stride(sin, 1)
-    addresses = (
-        q.data_ptr() | k.data_ptr() | v.data_ptr() | cos.data_ptr() | sin.data_ptr()
-        | k_cache.data_ptr() | v_cache.data_ptr()
-    )  # fmt: skip
-    steps = (q_stride | k_stride | v_stride) * q.element_size() | (cos_stride | sin_stride) * 4
-    launches = _launches(
-        q.get_device(),
-        (q.dtype, k_cache.dtype),
-        (q.shape[-2], kv_heads, head_dim, cos.shape[-1]),
-        pairing,
-        not (addresses | steps) & (WIDE - 1),
+    shape, cache = q.shape, k_cache.shape
+    run = _runner(
+        q.dtype, k_cache.dtype, shape[-2], cache[2], cache[3], cos.shape[-1], pairing, layout
     )
-    for most, parts, launch in launches:  # noqa: B007  # the last one holds for any number
-        if tokens <= most:
-            break
-    launch(
-        tokens,
-        parts,
-        1,
-        q,
-        k,
-        v,
-        cos,
-        sin,
-        k_cache,
-        v_cache,
-        slots,
-        q_stride,
-        k_stride,
-        v_stride,
-        cos_stride,
-        sin_stride,
-        blocks * block_size,
-    )
+    run(q, k, v, cos, sin, k_cache, v_cache, slots)
 
 
 def variants(arch: str) -> Iterator[tuple[str, Variant]]:
