@@ -14,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from trivet_conformance.memory import MEMORY
 from trivet_conformance.scaffold import names
 from trivet_conformance.scaffold.command import new_plugin
 from trivet_conformance.scaffold.writing import DEVICES, FILES, TEMPLATES, Package
@@ -264,6 +265,12 @@ def test_the_kit_accepts_the_package_as_it_is_written(site):
         assert {"alias", "meta", "value", "layout", "special"} <= passed
 
 
+def test_its_memory_is_accepted_as_it_is_written(site):
+    rows = kit(site, "--quick", *(w for name in MEMORY for w in ("--family", name)))
+    own = {r["family"] for r in rows if (r["provider"], r["status"]) == ("acme", "pass")}
+    assert {"memory.allocate", "memory.info"} <= own
+
+
 def test_the_tutorial_reaches_the_cells_of_its_profile(site):
     words = [w for op in DENSE for w in ("--op", op)]
     words += ["--family", "meta", "--family", "value"]
@@ -326,4 +333,4 @@ def test_an_editable_install_passes(device, tmp_path):
     rows = kit(site, "--quick")
     own = ("silu_and_mul", "rms_norm") if device == "host" else OWN
     passed = [r for r in rows if r["status"] == "pass" and r["family"] != "load"]
-    assert {r["operator"] for r in passed} == set(own)
+    assert {r["operator"] for r in passed} == {*own, "memory"}

@@ -13,6 +13,7 @@ from trivet.catalogue import operators
 from trivet_conformance.cli import claiming, listing
 from trivet_conformance.cli.program import main
 from trivet_conformance.families import FAMILIES, LEVEL_OF
+from trivet_conformance.memory import memory_for
 from trivet_conformance.result import Status
 from trivet_conformance.running.session import Options
 from trivet_conformance.subject.subject import references
@@ -203,7 +204,7 @@ def test_a_level_names_the_families_of_a_run(tmp_path):
         return Options("reference", tmp_path, **given)
 
     assert chosen(families=("value",)).chosen == ("value",)
-    assert chosen(level="L1").chosen == families_for("L1")
+    assert chosen(level="L1").chosen == (*families_for("L1"), *memory_for("L1"))
     assert chosen(level="L1", families=("value", "layout")).chosen == ("value",)
     assert chosen(level="L0").loads_only
     assert not chosen().loads_only

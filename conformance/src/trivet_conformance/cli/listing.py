@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from trivet.contracts.memory import ABILITIES
 from trivet.errors import TrivetError
 from trivet_conformance.calls.profiles import PROFILES, profile
 from trivet_conformance.cli.cells import counted, listed, wrapped
 from trivet_conformance.cli.options import AS_JSON, PLUGIN
 from trivet_conformance.families import FAMILIES, LEVEL_OF
 from trivet_conformance.families.case import claimed
+from trivet_conformance.memory import MEMORY, MEMORY_LEVELS, memory_for
 from trivet_conformance.subject.locating import subject_of
 from trivet_conformance.subject.subject import Subject, dtype_text
 from trivet_conformance.suite.claims import MODEL, mustpass
@@ -45,7 +47,7 @@ def list_(plugin: str, ops: tuple[str, ...], level: str, name: str | None, as_js
     rows["suite"] = {
         "version": SUITE,
         "level": level,
-        "families": list(families_for(level)),
+        "families": [*families_for(level), *memory_for(level)],
         "profiles": {p: wanted(subject, p, level, ops) for p in ([name] if name else PROFILES)},
     }
     if as_json:
@@ -60,13 +62,17 @@ def _show(rows: dict[str, Any]) -> None:
         click.echo(f"{row['operator']}  {row['provider']}  {row['form']}, {checks}")
         click.echo(f"    dtypes: {', '.join(row['dtypes'])}")
         click.echo(f"    domain: {' and '.join(row['domain']) or 'every call'}")
+    if rows["memory"]:
+        brings, rest = (", ".join(names) or "nothing" for names in rows["memory"].values())
+        click.echo(wrapped(f"memory: brings {brings}; leaves to core: {rest}", ""))
     for kind in ("refused", "unmet"):
         for line in rows[kind]:
             click.echo(f"{kind}: {': '.join(line)}")
     if rows["extends"]:
         click.echo(addon(rows["plugin"], rows["extends"]))
     suite = rows["suite"]
-    click.echo(f"suite {suite['version']}, level {suite['level']}: {' '.join(suite['families'])}")
+    families = " ".join(suite["families"])
+    click.echo(wrapped(f"suite {suite['version']}, level {suite['level']}: {families}", ""))
     for name, found in suite["profiles"].items():
         click.echo(f"{name}: {found['lines']} checks to pass, {found['claimed']} of them claimed")
         wanted_not = listed("not claimed, and wanted", found["not_claimed"])
@@ -105,11 +111,24 @@ def claims(subject: Subject) -> dict[str, Any]:
     return {
         "plugin": subject.plugin,
         "extends": subject.extends,
-        "families": list(FAMILIES),
-        "levels": dict(LEVEL_OF),
+        "families": [*FAMILIES, *MEMORY],
+        "levels": {**LEVEL_OF, **MEMORY_LEVELS},
+        "memory": _memory(subject),
         "implementations": found,
         "refused": [list(row) for row in subject.refused],
         "unmet": [list(row) for row in subject.unmet],
+    }
+
+
+def _memory(subject: Subject) -> dict[str, list[str]] | None:
+    """The abilities that a plugin brings for its device's memory, and those that it leaves out."""
+    leg = subject.memory
+    if leg is None:
+        return None
+    brings = {ability.__name__: leg.brings(ability) for ability in ABILITIES}
+    return {
+        "brings": [name for name, has in brings.items() if has],
+        "leaves_to_core": [name for name, has in brings.items() if not has],
     }
 
 

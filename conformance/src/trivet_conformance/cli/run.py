@@ -15,6 +15,7 @@ from trivet.errors import TrivetError
 from trivet_conformance.cli import claiming
 from trivet_conformance.cli.options import AS_JSON, PLUGIN, progress_bar
 from trivet_conformance.families import FAMILIES
+from trivet_conformance.memory import MEMORY
 from trivet_conformance.report.errors import ReportError
 from trivet_conformance.report.junit import to_junit
 from trivet_conformance.report.lines import read
@@ -58,7 +59,11 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
 @PLUGIN
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operator.")
 @click.option(
-    "--family", "families", multiple=True, type=click.Choice(list(FAMILIES)), help="Only this one."
+    "--family",
+    "families",
+    multiple=True,
+    type=click.Choice([*FAMILIES, *MEMORY]),
+    help="Only this one.",
 )
 @click.option("--seed", default=0, show_default=True, help="Decides every random number.")
 @click.option("--quick", is_flag=True, help="Small grids: a first look, never a claim.")

@@ -24,26 +24,33 @@ from trivet_conformance.selftest.selftest import selftest as judge_variants
 def selftest(seed: int, quick: bool, as_json: bool) -> None:
     """Judges the kit: wrong providers must be killed, legal ones accepted."""
     from trivet_conformance.selftest.hostile import HOSTILE, hostile_figures, judge_hostile
+    from trivet_conformance.selftest.memory import MEMORY_VARIANTS, judge_memory, memory_figures
     from trivet_conformance.selftest.mutants import VARIANTS
 
     begin, outcomes, hostile = time.monotonic(), list[Outcome](), list[Outcome]()
-    with progress_bar(total=len(VARIANTS) + (0 if quick else len(HOSTILE))) as bar:
+    memory = list[Outcome]()
+    total = len(VARIANTS) + len(MEMORY_VARIANTS)
+    with progress_bar(total=total + (0 if quick else len(HOSTILE))) as bar:
         task = bar.tasks[0].id
         for outcome in judge_variants(quick=quick, seed=seed):
             outcomes.append(outcome)
+            bar.update(task, advance=1, description=outcome.name)
+        for outcome in judge_memory(quick=quick, seed=seed):
+            memory.append(outcome)
             bar.update(task, advance=1, description=outcome.name)
         for outcome in () if quick else judge_hostile(seed=seed):  # processes of their own
             hostile.append(outcome)
             bar.update(task, advance=1, description=outcome.name)
     seconds = time.monotonic() - begin
-    found = figures(outcomes, quick=quick) | {"seconds": round(seconds, 1)}
+    found = figures(outcomes, quick=quick) | memory_figures(memory)
+    found |= {"ok": found["ok"] and all(o.ok for o in memory), "seconds": round(seconds, 1)}
     if not quick:
         found |= hostile_figures(hostile)
         found["ok"] = found["ok"] and all(o.ok for o in hostile)
     if as_json:
         click.echo(json.dumps(found, indent=1, sort_keys=True))
     else:
-        show_selftest(Console(), outcomes, seconds)
+        show_selftest(Console(), [*outcomes, *memory], seconds)
         click.echo(_told(found))
     sys.exit(0 if found["ok"] else 1)
 
@@ -52,6 +59,10 @@ def _told(found: Mapping[str, Any]) -> str:
     """The figures in a few lines."""
     killed = f"{found['mutants_killed']} of {found['mutants']} mutants killed by the named family"
     legal = f"{found['legal_accepted']} of {found['legal']} legal variants accepted"
+    memory = (
+        f"{found['memory_mutants_killed']} of {found['memory_mutants']} wrong memories killed, "
+        f"{found['memory_legal_accepted']} of {found['memory_legal']} legal ones accepted"
+    )
     seen = f"{found['share_seen_by_assert_close']:.0%} of the mutants"
     hostile = ""
     if "hostile" in found:
@@ -59,7 +70,7 @@ def _told(found: Mapping[str, Any]) -> str:
         wrong = [row for row in found["hostile_plugins"] if not row["ok"]]
         hostile += "".join(f"\n{row['name']}: {row['reasons']}" for row in wrong)
     return (
-        f"{killed} ({found['classes']} classes of defects), {legal}\n"
+        f"{killed} ({found['classes']} classes of defects), {legal}\n{memory}\n"
         f"torch.testing.assert_close with its defaults sees {seen}"
         f"{hostile}"
     )

@@ -12,6 +12,7 @@ import trivet_conformance
 from trivet.errors import TrivetError
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.judging.truth import Bench
+from trivet_conformance.memory import MEMORY
 from trivet_conformance.result import BAD, Finding, Result, Status
 from trivet_conformance.running.run import Watch, every_check, result, safe
 from trivet_conformance.subject.locating import subject_of
@@ -32,7 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--trivet-op", metavar="NAME", action="append", default=[], help="only this operator"
     )
     group.addoption(
-        "--trivet-family", choices=list(FAMILIES), action="append", default=[], help="only this one"
+        "--trivet-family",
+        choices=[*FAMILIES, *MEMORY],
+        action="append",
+        default=[],
+        help="only this one",
     )
     group.addoption("--trivet-seed", type=int, default=0, help="decides every random number")
     group.addoption("--trivet-quick", action="store_true", help="small grids, never a claim")
@@ -69,7 +74,7 @@ class Checks(pytest.Directory):
         except (TrivetError, ValueError) as error:
             raise self.CollectError(str(error)) from error
         bench = Bench(option.trivet_seed, quick=option.trivet_quick)
-        families = option.trivet_family or list(FAMILIES)
+        families = option.trivet_family
         for place, check in every_check(subject, families, bench):
             head = result(subject, bench.seed, place, Finding(Status.NOT_RUN))
             yield Check.from_parent(self, name=place.id, check=check, head=head, bench=bench)

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from trivet_conformance.families import FAMILIES
+from trivet_conformance.memory import MEMORY
 from trivet_conformance.report.verdict import NO_CALLS
 from trivet_conformance.result import Status
 
 SHOWN: Final = 20
 LOAD: Final = "load"
-ORDER: Final = tuple(dict.fromkeys((LOAD, "value", *FAMILIES, *NO_CALLS)))
+ORDER: Final = tuple(dict.fromkeys((LOAD, "value", *FAMILIES, *MEMORY, *NO_CALLS)))
 """What is wrong in a family is often wrong in those behind it."""
 
 Row = Mapping[str, Any]

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trivet_conformance.families import FAMILIES
+from trivet_conformance.memory import MEMORY
 from trivet_conformance.report.problems import told
 from trivet_conformance.report.verdict import NO_CALLS
 from trivet_conformance.result import BAD, Status
@@ -28,7 +29,7 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
     if operators:
         console.print(table)
     families = _counting("family")
-    for family in (*NO_CALLS, *FAMILIES):
+    for family in (*NO_CALLS, *FAMILIES, *MEMORY):
         rows = _of_family(summary, family)
         if rows:
             families.add_row(family, *_counted(rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from trivet_conformance.memory import CORE, MEMORY
 from trivet_conformance.result import BAD, Status
 
 NO_CALLS: Final = ("load", "harness")
@@ -12,15 +13,21 @@ NO_CALLS: Final = ("load", "harness")
 
 
 def in_order(head: Mapping[str, Any], results: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether nothing of a run is wrong, and something of an implementation was judged.
+    """Whether nothing of a run is wrong, and something of the plugin was judged.
 
-    Only a run of level L0 judges nothing but what is around the calls.
+    Only a run of level L0 judges nothing but what is around the calls, and only one that was
+    narrowed to memory nothing but what core composes.
     """
     around = () if head.get("level") == "L0" else NO_CALLS
+    chosen = head.get("families") or ()
+    composed = not chosen or not set(chosen) <= set(MEMORY)
     results = list(results)
     judged = {Status.PASS, Status.REFUSED_OK}
     return not any(r["status"] in BAD or loading_ended(r) for r in results) and any(
-        r["status"] in judged and r["family"] not in around for r in results
+        r["status"] in judged
+        and r["family"] not in around
+        and not (composed and r["family"] in MEMORY and r.get("provider") == CORE)
+        for r in results
     )
 
 

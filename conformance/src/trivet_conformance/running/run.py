@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from trivet_conformance import memory
 from trivet_conformance.calls.calling import one_thread
 from trivet_conformance.families import FAMILIES, Case
 from trivet_conformance.judging.truth import Bench
@@ -94,7 +95,7 @@ def run(
 
     Args:
         subject: what is under test.
-        families: names of families; none means all.
+        families: names of families, those on memory among them; none means all.
         seed: decides every random number.
         quick: small grids, for a first look; never enough for a certificate.
         case: id of the only check to run.
@@ -126,16 +127,40 @@ def every_check(
         if (not case or place.id == case) and watch.case(place):
             yield place, partial(_said, finding)
     for target in grouped(subject.targets, bench, keep=keep):
-        for family in families or FAMILIES:
+        for family in [f for f in families or FAMILIES if f in FAMILIES]:
             group = place_of(target, family)
             progress(group.group)
             if (case and not case.startswith(group.start)) or not watch.group(group):
                 continue
-            for one in _safely(FAMILIES[family](target, bench), group, watch):
-                place = place_of(target, family, one.name, one.dtype)
-                if (not case or place.id == case) and watch.case(place):
-                    yield place, one.run
-            watch.end(group)
+            yield from _checks(FAMILIES[family](target, bench), group, case, watch)
+    for group in memory_places(subject, families):
+        progress(group.group)
+        if subject.memory is None or (case and not case.startswith(group.start)):
+            continue
+        if watch.group(group):
+            own = memory.cases(group.family, subject.memory, bench)
+            yield from _checks(own, group, case, watch)
+
+
+def _checks(
+    cases: Iterator[Case], group: Place, case: str, watch: Watch
+) -> Iterator[tuple[Place, Callable[[], Finding]]]:
+    for one in _safely(cases, group, watch):
+        place = replace(group, case=one.name, dtype=one.dtype)
+        if (not case or place.id == case) and watch.case(place):
+            yield place, one.run
+    watch.end(group)
+
+
+def memory_places(subject: Subject, families: Collection[str]) -> list[Place]:
+    """The families on memory that a run has, each with the provider that it judges."""
+    if subject.memory is None:
+        return []
+    return [
+        Place(name, memory.OPERATOR, memory.provider(name, subject.memory))
+        for name in memory.MEMORY
+        if not families or name in families
+    ]
 
 
 def _said(finding: Finding) -> Finding:
@@ -236,4 +261,5 @@ def told(error: BaseException) -> str:
 
 def steps(subject: Subject, families: Collection[str] = ()) -> int:
     """How often ``run`` calls ``progress``."""
-    return len(subject.targets) * len(families or FAMILIES)
+    chosen = [f for f in families or FAMILIES if f in FAMILIES]
+    return len(subject.targets) * len(chosen) + len(memory_places(subject, families))

@@ -27,7 +27,7 @@ from trivet_conformance.result import Finding, Result, Status
 from trivet_conformance.running.harness import harness_checks
 from trivet_conformance.running.integrity import Guard
 from trivet_conformance.running.load_checks import Loading
-from trivet_conformance.running.run import Place, Watch, place_of, run, safe
+from trivet_conformance.running.run import Place, Watch, memory_places, place_of, run, safe
 from trivet_conformance.running.wire import Channel, Job, result_to_json
 from trivet_conformance.subject.locating import Located, settle
 from trivet_conformance.subject.subject import Subject, installed
@@ -72,7 +72,9 @@ def _work(channel: Channel, job: Job, watch: Telling) -> None:
         return
     whole = installed(job.plugin)
     watch.subject = subject = whole.only(job.ops) if job.ops else whole
-    places = [asdict(place_of(t, f)) for t in subject.targets for f in (job.families or FAMILIES)]
+    chosen = [f for f in job.families or FAMILIES if f in FAMILIES]
+    places = [asdict(place_of(t, f)) for t in subject.targets for f in chosen]
+    places += map(asdict, memory_places(subject, job.families))
     channel.send(
         "hello",
         device=subject.device.info.to_json(),

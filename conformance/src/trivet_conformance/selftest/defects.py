@@ -1,7 +1,7 @@
 """Classes of defects, and which mutants stand for each.
 
 The classes come from defects that kernels, plugins and their runtimes were reported with. Some
-need operators, memory or collectives that the suite does not ask for yet; those have no mutant,
+need operators, devices or collectives that the suite does not ask for yet; those have no mutant,
 and ``NOT_YET`` says why. Numbers stay: reports and mutants name classes by them.
 """
 
@@ -74,6 +74,22 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
             "sums that depend on the batch",
             ("small_batches_summed_wide", "small_batches_drawn_wide"),
         ),
+        57: ("partial state when memory is exhausted", ("partial_state_when_full",)),
+        58: ("nothing where memory is exhausted", ("none_when_full", "another_error_when_full")),
+        59: ("a live buffer stolen", ("steals_when_full", "place_of_what_sleeps_is_given")),
+        60: ("memory given out twice", ("same_place_twice",)),
+        61: ("stale where zeros are promised", ("stale_where_zeroed",)),
+        62: ("buffers without bytes stay", ("empty_buffers_stay",)),
+        63: ("a wrong peak", ("peak_is_what_is_used", "peak_is_a_sum")),
+        65: ("freed twice", ("freed_again_by_the_collector", "suspended_counts_twice")),
+        67: ("one in many stays", ("every_seventh_stays",)),
+        68: ("given back to another place", ("small_ones_go_back_to_the_large",)),
+        69: ("a source lost on an error", ("source_lost_when_refused", "half_done_when_refused")),
+        71: ("moved without its bytes", ("no_copy", "offsets_of_the_first_run")),
+        72: ("a source that is kept", ("source_kept",)),
+        73: ("less aligned than promised", ("addresses_of_sixteen_bytes",)),
+        74: ("live memory reclaimed", ("suspends_its_neighbours", "trims_what_is_live")),
+        75: ("bound to a thread", ("one_thread_owns_it",)),
         101: ("sliding window off by one", ("window_off_by_one", "dense_window_off_by_one")),
         102: ("soft cap ignored", ("soft_cap_ignored",)),
         103: (
@@ -136,6 +152,18 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         157: ("a branch on numbers, in a graph", ("asks_the_host",)),
         158: ("written where no capture sees it", ("writes_behind_torch",)),
         159: ("kept from before the capture", ("keeps_the_last_result",)),
+        160: ("no buffer as it was asked for", ("a_size_of_its_own",)),
+        161: ("traits that are not true", ("traits_that_change", "promises_without_an_exporter")),
+        162: ("a bad end of the process", ("dies_at_the_exit",)),
+        163: ("no ability at all", ("nothing_of_the_contract",)),
+        164: ("suspended, and not given back", ("suspends_nothing",)),
+        165: ("lost by a failed resume", ("lost_when_not_resumed",)),
+        166: ("numbers that cannot be", ("zero_for_unknown", "more_free_than_there_is")),
+        167: ("done before it is", ("done_before_it_is",)),
+        168: ("written after release", ("writes_after_release",)),
+        169: ("a run outside accepted", ("clipped_outside",)),
+        170: ("exported by a copy", ("exports_a_copy",)),
+        171: ("anything taken for an export", ("opens_anything", "another_error_for_no_export")),
     }
 )
 """Number -> (what is wrong, the mutants that have it)."""
@@ -144,7 +172,8 @@ NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
     {
         "33-35": "quantised and mixture-of-experts operators are not in the catalogue",
         "40": "a tensor of more than 2^31 elements does not fit the memory of most test machines",
-        "57-76": "the suite asks nothing of the memory contract yet",
+        "64, 66, 70": "numbers of cache blocks are core's own; its tests hold their mutants",
+        "76": "memory used before a stream is done shows only where a device has streams",
         "77-90": "the suite asks nothing of the collectives contract yet",
     }
 )

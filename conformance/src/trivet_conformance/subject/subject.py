@@ -27,6 +27,7 @@ from trivet_conformance.calls.calling import copied, foreign, lay_out
 from trivet_conformance.calls.layouts import Layout, Placed, leads
 from trivet_conformance.calls.points import Point, plain_dtype
 from trivet_conformance.judging.truth import Bench
+from trivet_conformance.subject.leg import INSTALLED, Leg
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +213,7 @@ class Subject:
         refused: (what was claimed, why core refused it).
         unmet: (provider, operator, why this device cannot run it).
         extends: the kind of somebody else's device that it adds to; empty for its own.
+        memory: the memory that is judged with it; None where none is.
     """
 
     plugin: str
@@ -220,6 +222,7 @@ class Subject:
     refused: tuple[tuple[str, str], ...] = ()
     unmet: tuple[tuple[str, str, str], ...] = ()
     extends: str = ""
+    memory: Leg | None = None
 
     @property
     def execution(self) -> str:
@@ -227,7 +230,7 @@ class Subject:
         return self.device.info.execution.value
 
     def only(self, names: Iterable[str]) -> Subject:
-        """The same plugin with some operators only.
+        """The same plugin with some operators only, and without its memory.
 
         Raises:
             ValueError: one of them has no such name.
@@ -239,7 +242,7 @@ class Subject:
             raise ValueError(msg)
         kept = tuple(t for t in self.targets if t.op.name in wanted)
         unmet = tuple(row for row in self.unmet if row[1] in wanted)
-        return replace(self, targets=kept, unmet=unmet)
+        return replace(self, targets=kept, unmet=unmet, memory=None)
 
 
 def installed(name: str) -> Subject:
@@ -262,7 +265,15 @@ def installed(name: str) -> Subject:
         if u.implementation.provider.partition("/")[0] == name
     ]
     extends = kinds.get(name) or ""
-    return Subject(name, device, _targets(device, own), tuple(refused), tuple(unmet), extends)
+    provided = device.offer.memory.get(name)
+    # The device's own plugin answers for its memory in any case, one that adds to it for its own.
+    memory = None if extends and provided is None else _leg(name, device, provided)
+    targets = _targets(device, own)
+    return Subject(name, device, targets, tuple(refused), tuple(unmet), extends, memory)
+
+
+def _leg(plugin: str, device: Device, provided: object) -> Leg:
+    return Leg(plugin, device.torch, provided, f"{INSTALLED}{plugin}")
 
 
 def _report() -> Iterable[Any]:
@@ -275,7 +286,7 @@ def references() -> Subject:
     """Core's references as if they were a plugin's: the kit's own control."""
     device = assemble([], plugin=REFERENCE)
     own = [reference(op) for op in device.operators.values()]
-    return Subject(REFERENCE, device, _targets(device, own))
+    return Subject(REFERENCE, device, _targets(device, own), memory=_leg(REFERENCE, device, None))
 
 
 def from_functions(
