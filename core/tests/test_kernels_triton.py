@@ -111,6 +111,15 @@ def test_sums_and_atomics_in_bf16_itself(kernels):
     assert torch.equal(total[0], expected)
 
 
+def test_rows_of_nan_and_an_overflow_warn_of_nothing(kernels):
+    x, out = torch.tensor([[torch.nan, torch.nan], [1.0, 3e38]]), torch.empty(2)
+    interpreted.launcher(kernels.largest)[(1,)](x, out, 2, 2)
+    assert out.isnan().tolist() == [True, False]
+    assert out[1] == torch.inf
+    with pytest.warns(RuntimeWarning, match="All-NaN"):  # outside of a kernel all is as before
+        np.nanmax([np.nan])
+
+
 def test_triton_is_left_as_it_was(kernels):
     import triton
     import triton.language as tl

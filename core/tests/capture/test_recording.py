@@ -89,7 +89,7 @@ CALLS = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     st.lists(st.tuples(st.sampled_from(CALLS), st.integers(0, 9), st.integers(0, 9)), max_size=9),
     st.integers(0, 5),

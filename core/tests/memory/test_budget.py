@@ -334,7 +334,9 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestModel.settings = settings(
+    max_examples=50, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)
 
 
 @pytest.mark.soak

@@ -91,7 +91,7 @@ PROMPTS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=150, derandomize=True, database=None)
 @given(
     requests=st.lists(st.tuples(PROMPTS, st.integers(1, 24)), min_size=2, max_size=9),
     blocks=st.integers(11, 16),

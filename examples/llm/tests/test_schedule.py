@@ -64,7 +64,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200, derandomize=True, database=None)
 @given(
     requests=REQUESTS,
     blocks=st.integers(8, 30),
@@ -92,7 +92,7 @@ def test_every_request_ends_as_it_would_alone(requests, blocks, block_size, max_
         assert request.blocks == []
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100, derandomize=True, database=None)
 @given(requests=REQUESTS, max_batch=st.integers(1, 4))
 def test_requests_start_in_the_order_they_came(requests, max_batch):
     model = Model(4, max_batch, 16)

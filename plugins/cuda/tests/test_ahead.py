@@ -23,7 +23,7 @@ from trivet.kernels.triton import ahead, gates, kernel_set
 from trivet.kernels.triton.children import Children
 from trivet_cuda.assembly import accesses, occupancy
 from trivet_cuda.kernel_set import kernel_set as of_cuda
-from trivet_cuda.target import TARGETS, arch_of
+from trivet_cuda.target import TARGETS, arch_of, shared_kib
 
 MOST = 32
 """Variants that one run of the tests compiles; `make soak` and `trivet kernels` do them all."""
@@ -150,7 +150,9 @@ def test_targets_are_named_as_tables_are():
     assert {t.backend for t in TARGETS.values()} == {"cuda"}
     assert TARGETS["sm90"].arch == 90
     assert arch_of(torch.device("cpu")) == "sm90"
-    assert set(gates.load(of_cuda().gates).shared) == set(TARGETS)
+    shared = gates.load(of_cuda().gates).shared
+    assert shared == {arch: shared_kib(arch) << 10 for arch in TARGETS}
+    assert shared_kib("sm77") == 99
 
 
 def test_the_set_is_what_the_hook_may_return():

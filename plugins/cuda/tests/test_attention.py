@@ -11,6 +11,7 @@ from trivet.catalogue.attention import paged_attention as operator
 from trivet.errors import DomainError
 from trivet.kernels.triton import Tuned
 from trivet.kernels.triton.tuning.trials import forget
+from trivet_cuda.target import TABLES, TARGETS
 from trivet_cuda.triton_kernels import (
     attention,
     attention_decode,
@@ -98,9 +99,7 @@ class Batch:
 def small_parts(monkeypatch):
     """Decode cuts keys into parts of 16 and more."""
     config = {"BLOCK_N": 16, "LEAST": 16, "RESIDENT": 2, "num_warps": 4, "num_stages": 2}
-    tuned = Tuned(
-        "small", attention_host.TABLES, space=lambda *_: (), default=lambda _: ((inf, config),)
-    )
+    tuned = Tuned("small", TABLES, space=lambda *_: (), default=lambda _: ((inf, config),))
     monkeypatch.setattr(attention_decode, "TUNED", tuned)
     forget("trivet_cuda.triton_kernels")
     yield
@@ -174,7 +173,7 @@ def test_one_sequence_of_unknown_length():
 @pytest.mark.parametrize("dtype", [F16, BF16])
 def test_a_short_chunk_behind_a_long_prefix_is_cut(monkeypatch, dtype):
     monkeypatch.setattr(attention, "_SHORTEST_SPLIT", 64)
-    monkeypatch.setattr(attention_host, "processors", lambda _: 8)
+    monkeypatch.setattr(attention, "processors", lambda _: 8)
     batch = Batch([(150, 20), (40, 1), (70, 11)], 1, 4, 32, dtype)
     config = attention_prefill.buckets(call_of(batch).shape)[0][1]
     assert attention._cut(call_of(batch), config)[0] == attention_prefill.IN_GRID
@@ -192,7 +191,7 @@ def test_batch_invariance(monkeypatch, dtype, scalars):
         begin = int(batch.start[s])
         alone = batch.alone(paged_attention_invariant, s, first, last, **scalars)
         assert torch.equal(alone, whole[begin + first : begin + last]), (s, first, last)
-    monkeypatch.setattr(attention_host, "processors", lambda _: 1000)
+    monkeypatch.setattr(attention, "processors", lambda _: 1000)
     modes = []
     for limit in (0, 1 << 28):
         monkeypatch.setattr(attention, "_SCRATCH", limit)
@@ -227,7 +226,6 @@ def test_a_window_that_hides_nothing():
         batch.judge(batch.run(paged_attention, window=window))
 
 
-@pytest.mark.filterwarnings("ignore:All-NaN slice")  # numpy's, of rows that are none
 def test_keys_without_any_weight_give_nan():
     batch = Batch([(20, 1), (9, 1)], 1, 2, 32, F32)
     batch.q = batch.q.abs()
@@ -300,7 +298,18 @@ def test_refusals():
         paged_attention_decode(*batch.tensors, 2, 20, 1.0, [])
 
 
-@pytest.mark.parametrize("arch", ["sm80", "sm89", "sm90", "sm100"])
+@pytest.mark.parametrize(("arch", "warps"), [("sm80", 8), ("sm89", 8), ("sm90", 4)])
+def test_a_tile_of_64_rows_has_the_warps_that_hold_it(arch, warps):
+    shape = attention_host.Shape(-1, BF16, 8, 8, 128, 16)
+    [(_, found)] = attention_decode.default(shape.key(arch))
+    for queries, expected in ((1, 4), (4, 4), (8, warps)):
+        config = attention_decode.fitted(found, shape, queries, arch)
+        assert (config["num_warps"], "maxnreg" in config) == (expected, expected == 8)
+        variant = attention_decode.attend_variant(shape, queries, config, alone=True)
+        assert dict(variant.options)["num_warps"] == expected
+
+
+@pytest.mark.parametrize("arch", TARGETS)
 def test_variants_have_names_and_fit(arch):
     found = [
         pair for module in (attention, attention_decode, attention_prefill)

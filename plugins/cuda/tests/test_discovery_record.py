@@ -204,7 +204,10 @@ def assert_usable(finding):
         json.dumps(info.to_json())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=150, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
 @given(st.data())
 def test_damaged_records_are_a_reason_or_a_device_with_less_known(data):
     record = RECORDS[data.draw(st.sampled_from(sorted(RECORDS)))]
@@ -216,10 +219,16 @@ def test_damaged_records_are_a_reason_or_a_device_with_less_known(data):
     assert_usable(judge(record))
 
 
+def test_a_file_name_that_cannot_be_printed_is_escaped():
+    record = copy.deepcopy(RECORDS["no_permission"])
+    record["host"]["device_files"] = {"/dev/nvidia\x1f0": False}
+    assert "/dev/nvidia\\x1f0" in judge(record).reason
+
+
 ODD = [b"\xff", object(), SimpleNamespace(), [], "", -1, None, 2**80, [1], (1, 2, 3), {"error": 5}]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_a_binding_that_answers_nonsense_or_raises_anything_never_raises_here(data):
     name = data.draw(st.sampled_from(STARTED))

@@ -8,25 +8,19 @@ from typing import Final
 
 import torch
 
-from trivet.kernels.triton import KernelSet, gates
+from trivet.kernels.triton import KernelSet
 from trivet_cuda import triton_kernels
 from trivet_cuda.assembly import read
 from trivet_cuda.stopwatch import GraphStopwatch
-from trivet_cuda.target import TARGETS, arch_of
+from trivet_cuda.target import TARGETS, arch_of, shared_kib
 from trivet_cuda.trials import trials
 
 GATES: Final = Path(__file__).with_name("gates.toml")
 
 
-def shared_kib() -> int:
-    """Shared memory of a program on the GPU that torch uses now; what every GPU has without one."""
-    shared = gates.load(GATES).shared
-    arch = arch_of(torch.device("cuda")) if torch.cuda.is_available() else ""
-    return shared.get(arch, min(shared.values())) >> 10
-
-
 def kernel_set() -> KernelSet:
     """Every module of ``triton_kernels``; a new file is found by itself."""
+    here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     names = sorted(m.name for m in iter_modules(triton_kernels.__path__))
     return KernelSet(
         modules=tuple(f"{triton_kernels.__name__}.{name}" for name in names),
@@ -35,5 +29,5 @@ def kernel_set() -> KernelSet:
         gates=GATES,
         arch_of=arch_of,
         stopwatch=GraphStopwatch,
-        trials=trials(shared_kib()),
+        trials=trials(shared_kib(arch_of(here))),
     )

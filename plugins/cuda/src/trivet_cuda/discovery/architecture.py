@@ -38,6 +38,7 @@ _MULTIPROCESSORS: Final = {
     (9, 0): Multiprocessor(128, 227),
     (10, 0): Multiprocessor(128, 227),
     (10, 3): Multiprocessor(128, 227),
+    (11, 0): Multiprocessor(128, 227),
     (12, 0): Multiprocessor(128, 99),
     (12, 1): Multiprocessor(128, 99),
 }

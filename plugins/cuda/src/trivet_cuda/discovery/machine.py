@@ -26,12 +26,18 @@ class Finding:
     Args:
         devices: the usable devices, in order of torch's index; one that is not is left out.
         obstacle: the kind of reason for which there is none; None when there is one.
-        reason: the sentence that belongs to it.
+        reason: the sentence that belongs to it; what in it cannot be printed is escaped.
     """
 
     devices: tuple[DeviceInfo, ...] = ()
     obstacle: Obstacle | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Keeps a line a line: names of files and devices come from outside."""
+        if not self.reason.isprintable():
+            shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in self.reason)
+            object.__setattr__(self, "reason", shown)
 
 
 @cache

@@ -13,6 +13,7 @@ from trivet.contracts import Term, between, dtype, implements, one_of, rows
 from trivet.errors import DomainError
 from trivet.kernels.triton import Kernel, Variant
 from trivet.kernels.triton.tuned import Key
+from trivet_cuda.target import arch_at, device_at
 from trivet_cuda.triton_kernels.activation_kernels import (
     FLAT,
     ROWS,
@@ -21,7 +22,8 @@ from trivet_cuda.triton_kernels.activation_kernels import (
     default,
     default_flat,
 )
-from trivet_cuda.triton_kernels.rows import FLOATS, VECTOR, arch, device, named, promises, stride_of
+from trivet_cuda.triton_kernels.row_layout import FLOATS, named, row_stride
+from trivet_cuda.triton_kernels.rows import VECTOR, promises
 from trivet_cuda.triton_kernels.sites import Launches, Site, at_bind
 
 _SILU: Final[list[Term]] = [dtype("x", *FLOATS), rows("x")]
@@ -57,9 +59,9 @@ def _arms(
     """The launches for rows of one width, by number of rows."""
     key: Key = {"dtype": named(x), "act": _act(act), "gated": gated, "width": width}
     found = []
-    for most, config in TUNED.buckets(arch(index), key):
+    for most, config in TUNED.buckets(arch_at(index), key):
         given = {"WIDTH": width, "ACT": act, "GATED": gated, **config}
-        made = variant(ROWS, x, aligned, given).on(device(index))
+        made = variant(ROWS, x, aligned, given).on(device_at(index))
         blocks = -(-width // config["BLOCK"])
         found.append((most, int(config["ROWS"]), blocks, made))
     return tuple(found)
@@ -70,8 +72,8 @@ def _flat_arms(x: torch.dtype, act: str, aligned: bool, index: int) -> tuple[Arm
     """The launches for elements without gaps, by their number."""
     key: Key = {"dtype": named(x), "act": _act(act)}
     found = []
-    for most, config in TUNED_FLAT.buckets(arch(index), key):
-        made = variant(FLAT, x, aligned, {"ACT": act, **config}).on(device(index))
+    for most, config in TUNED_FLAT.buckets(arch_at(index), key):
+        made = variant(FLAT, x, aligned, {"ACT": act, **config}).on(device_at(index))
         found.append((most, int(config["BLOCK"]), 1, made))
     return tuple(found)
 
@@ -92,14 +94,14 @@ def _gate(
 
     def run(x: Tensor, y: Tensor | None = None) -> Tensor:
         count = x.numel() // wide
-        x_stride = wide if dense or x.is_contiguous() else stride_of(x)
+        x_stride = wide if dense or x.is_contiguous() else row_stride(x)
         low = x.data_ptr() | (x_stride | width) << 1
         y_stride = width
         if y is None:  # integers cost it half as much as a list of them
             flat = x.dim() == 2
             y = x.new_empty(count, width) if flat else x.new_empty(*x.shape[:-1], width)
         else:
-            y_stride = width if y.is_contiguous() else stride_of(y)
+            y_stride = width if y.is_contiguous() else row_stride(y)
             low |= y.data_ptr() | y_stride << 1
         if count:
             for most, each, blocks, launch in (slow if low & 15 else fast)[x.get_device()]:
@@ -146,7 +148,7 @@ def _apart(act: str, x: Tensor, y: Tensor) -> Tensor:
         return y
     width = x.shape[-1]
     count = x.numel() // width
-    x_stride, y_stride = stride_of(x), stride_of(y)
+    x_stride, y_stride = row_stride(x), row_stride(y)
     low = x.data_ptr() | y.data_ptr() | (x_stride | y_stride) << 1
     for most, each, blocks, launch in _arms(
         x.dtype, act, False, width, not low & 15, x.get_device()

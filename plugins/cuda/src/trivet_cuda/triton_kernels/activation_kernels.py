@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from trivet.kernels.triton import Kernel, Tuned
-from trivet_cuda.triton_kernels.rows import TABLES, VECTOR
+from trivet_cuda.target import TABLES
+from trivet_cuda.triton_kernels.rows import VECTOR
 
 
 @triton.jit

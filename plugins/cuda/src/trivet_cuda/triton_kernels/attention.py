@@ -10,10 +10,12 @@ from torch import Tensor
 
 from trivet.contracts import implements, offset_aligned, one_of
 from trivet.kernels.triton import Variant
+from trivet_cuda.target import arch_at, processors
 from trivet_cuda.triton_kernels import attention_decode, attention_prefill
 from trivet_cuda.triton_kernels import attention_host as host
-from trivet_cuda.triton_kernels.attention_prefill import IN_GRID, IN_TURN, Config, prefill
+from trivet_cuda.triton_kernels.attention_prefill import IN_GRID, IN_TURN, prefill
 from trivet_cuda.triton_kernels.attention_sites import at_bind_of, one_each
+from trivet_cuda.triton_kernels.row_layout import named, power_of_two
 
 FIXED_SPLIT: Final = 2048
 """Keys of a part where results may not depend on the batch."""
@@ -157,23 +159,27 @@ def paged_attention_decode(
 def attend_invariant(call: host.Call, split: int) -> None:
     """Attends in parts of ``split`` keys; in the grid where that fills the device better."""
     shape = call.shape
-    config = fixed_config(shape.key(host.arch(shape.ordinal)))
+    config = fixed_config(shape.key(arch_at(shape.ordinal)))
     tiles, shares = attention_prefill.tiles_of(call, config)
     parts = max(1, -(-call.longest // split))
     size = 4 * call.tokens * shape.heads * parts * (shape.head_dim + 2)
-    idle = tiles * shares < 2 * host.processors(shape.ordinal)
+    idle = tiles * shares < 2 * processors(shape.ordinal)
     mode = IN_GRID if parts > 1 and idle and size <= _SCRATCH else IN_TURN
     prefill(call, config, least=1, mode=mode, split=split, parts=parts if mode == IN_GRID else 1)
 
 
-def fixed_config(key: Mapping[str, Any]) -> Config:
+def fixed_config(key: Mapping[str, Any]) -> host.Config:
     """The one size of tiles of the batch invariant implementation."""
-    wide = key["head_dim"] > 128
+    wide, shared = key["head_dim"] > 128, key["shared"]
+    small = shared <= host.NO_WGMMA
     if key["dtype"] == "float32":
-        return Config(16, 16, 4, 2) if wide else Config(32, 16, 8, 2)
+        if wide:
+            return host.Config(16, 16, 8 if shared == host.NO_WGMMA else 4, 2)
+        return host.Config(32, 16, 8, 2, 128 if small else 0)
+    registers = host.ALL_REGISTERS if small else 0
     if wide:
-        return Config(32, 64, 8, 2)
-    return Config(64, 64 if key["shared"] > 163 else 32, 8, 3)
+        return host.Config(32, 64, 8, 2, registers)
+    return host.Config(64, 32 if small else 64, 8, 3, registers)
 
 
 def _attended(max_query_len: int, *given: Any) -> Tensor:
@@ -190,7 +196,7 @@ def _attend(call: host.Call, max_query_len: int) -> Tensor:
     if host.is_empty(call):
         return call.out.zero_()
     shape = call.shape
-    queries = host.power_of_two(max(min(max_query_len, call.tokens), 1))
+    queries = power_of_two(max(min(max_query_len, call.tokens), 1))
     rows = attention_decode.most_rows(shape.dtype)
     if queries == 1 or queries * shape.pieces(rows)[1] <= rows:
         attention_decode.decode(call, queries, alone=True)
@@ -204,10 +210,10 @@ def _attend(call: host.Call, max_query_len: int) -> Tensor:
     return call.out
 
 
-def _cut(call: host.Call, config: Config) -> tuple[int, int, int]:
+def _cut(call: host.Call, config: host.Config) -> tuple[int, int, int]:
     """Mode, keys of a part, parts: more than one only where tiles leave processors idle."""
     tiles, shares = attention_prefill.tiles_of(call, config)
-    room = 2 * host.processors(call.shape.ordinal) // (tiles * shares)
+    room = 2 * processors(call.shape.ordinal) // (tiles * shares)
     parts = min(room, call.longest // _SHORTEST_SPLIT)
     if parts < 2 or call.window:
         return attention_prefill.WHOLE, config.BLOCK_N, 1
@@ -225,7 +231,7 @@ def variants(arch: str) -> Iterator[tuple[str, Variant]]:
     ):
         shape = host.Shape(0, dtype, 8, group, head_dim, 16)
         config = fixed_config(shape.key(arch))._asdict()
-        name = f"{str(dtype).removeprefix('torch.')}/{head_dim}/{group}"
+        name = f"{named(dtype)}/{head_dim}/{group}"
         for word, mode in (("turn", IN_TURN), ("grid", IN_GRID)):
             made = attention_prefill.tiles_variant(shape, config, mode=mode)
             yield f"invariant/{word}/{name}", made

@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trivet.kernels.triton import Kernel, Tuned, Variant
+from trivet_cuda.target import TABLES, arch_at, device_at, processors, shared_kib
 from trivet_cuda.triton_kernels import attention_host as host
 from trivet_cuda.triton_kernels.attention_tile import (
     mean,
@@ -36,6 +37,7 @@ from trivet_cuda.triton_kernels.attention_tile import (
     walk,
     zero_uncovered,
 )
+from trivet_cuda.triton_kernels.row_layout import named, power_of_two
 
 _MOST_PARTS: Final = 64
 _LONGEST_PART: Final = 4096
@@ -201,7 +203,16 @@ def most_rows(dtype: torch.dtype) -> int:
     return 16 if dtype is torch.float32 else 64
 
 
-TUNED = Tuned("paged_attention_decode", host.TABLES, space=space, default=default)
+def fitted(config: Mapping[str, int], shape: host.Shape, queries: int, arch: str) -> dict[str, int]:
+    """The config for tiles of 64 rows, too, which need eight warps' registers before sm90."""
+    rows = shape.pieces(most_rows(shape.dtype))[1] * queries
+    if rows <= 32 or shared_kib(arch) > host.NO_WGMMA:
+        return dict(config)
+    warps = max(8, config["num_warps"])
+    return {**config, "num_warps": warps, "maxnreg": host.ALL_REGISTERS}
+
+
+TUNED = Tuned("paged_attention_decode", TABLES, space=space, default=default)
 
 
 def attend_variant(
@@ -214,14 +225,13 @@ def attend_variant(
         {
             **shape.constants(pack, pieces),
             "QUERIES": queries,
-            "BLOCK_M": max(16, host.power_of_two(pack * queries)),
+            "BLOCK_M": max(16, power_of_two(pack * queries)),
             "BLOCK_N": config["BLOCK_N"],
             "LEAST": config["LEAST"],
             "ALONE": alone,
         },
         divisible=shape.promises,
-        num_warps=config["num_warps"],
-        num_stages=config["num_stages"],
+        **host.options(config),
     )
 
 
@@ -262,12 +272,13 @@ class Ready(NamedTuple):
 
 @cache
 def _ready(shape: host.Shape, queries: int, alone: bool) -> tuple[tuple[float, Ready], ...]:
-    on, arch, made = host.device(shape.ordinal), host.arch(shape.ordinal), []
-    for limit, config in TUNED.buckets(arch, shape.key(arch)):
+    on, arch, made = device_at(shape.ordinal), arch_at(shape.ordinal), []
+    for limit, found in TUNED.buckets(arch, shape.key(arch)):
+        config = fitted(found, shape, queries, arch)
         attend = attend_variant(shape, queries, config, alone=alone).on(on)
         join = join_variant(shape, queries, config).on(on)
         shares = shape.kv_heads * shape.pieces(most_rows(shape.dtype))[0]
-        slots = config["RESIDENT"] * host.processors(shape.ordinal)
+        slots = config["RESIDENT"] * processors(shape.ordinal)
         sizes = queries, shape.heads, shape.head_dim
         unused = host.unused(shape.ordinal)
         made.append((limit, Ready(attend, join, shares, config["LEAST"], slots, *sizes, unused)))
@@ -356,9 +367,10 @@ def variants(arch: str) -> Iterator[tuple[str, Variant]]:
     ):
         for windowed, capped in ((False, False), (True, True)):
             shape = host.Shape(0, dtype, 8, group, head_dim, 16, windowed, capped)
-            name = f"{str(dtype).removeprefix('torch.')}/{head_dim}/{group}/{queries}"
+            name = f"{named(dtype)}/{head_dim}/{group}/{queries}"
             name += "/window" * windowed + "/cap" * capped
-            for _, config in default(shape.key(arch)):
+            for _, found in default(shape.key(arch)):
+                config = fitted(found, shape, queries, arch)
                 yield f"decode/{name}", attend_variant(shape, queries, config, alone=True)
                 if not capped:
                     yield f"decode/join/{name}", join_variant(shape, queries, config)

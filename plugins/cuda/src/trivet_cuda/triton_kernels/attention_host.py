@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 import torch
@@ -23,15 +22,23 @@ from trivet.contracts import (
 )
 from trivet.contracts.terms import has_rows
 from trivet.errors import DomainError
+from trivet_cuda.target import device_at, shared_kib
+from trivet_cuda.triton_kernels.row_layout import FLOATS, named, power_of_two, row_stride
 
-TABLES: Final = Path(__file__).parent.parent / "tables"
 LOG2E: Final = 1.4426950408889634
 OUT: Final[list[Term]] = [contiguous("out"), offset_aligned("out", 16)]
 WIDEST: Final = 256
 """Features of a head; a tile of them must fit the memory that programs share."""
 
-SHARED: Final = {"sm80": 163, "sm87": 163, "sm90": 227, "sm100": 227, "sm103": 227, "sm110": 227}
-"""KB of memory that a program can share, by architecture; 99 for others."""
+NO_WGMMA: Final = 163
+"""KiB of shared memory up to which an architecture multiplies in registers of single warps.
+
+Scores, sums and a tile of queries must fit those registers together; from sm90 on, operands stay
+in shared memory.
+"""
+
+ALL_REGISTERS: Final = 255
+"""As ``maxnreg``: without it the assembler spills a few to fit programs that memory keeps out."""
 
 ENDLESS: Final = 1 << 30
 """A window that hides nothing; positions are 32-bit integers."""
@@ -39,7 +46,7 @@ ENDLESS: Final = 1 << 30
 _DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 DOMAIN: Final[list[Term]] = [
-    dtype("q", "float32", "float16", "bfloat16"),
+    dtype("q", *FLOATS),
     equal("k_cache.dtype", "q.dtype"),
     equal("v_cache.dtype", "q.dtype"),
     divisible("head_dim", 16),
@@ -49,6 +56,17 @@ DOMAIN: Final[list[Term]] = [
     contiguous("v_cache"),
     one_of("layout", "NHD"),
 ]
+
+
+class Config(NamedTuple):
+    """A config of the kernel for prefill as launches are kept by."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    num_warps: int
+    num_stages: int
+    maxnreg: int = 0
+    """Registers of a thread at most; 0 leaves that to the assembler."""
 
 
 class Shape(NamedTuple):
@@ -79,11 +97,11 @@ class Shape(NamedTuple):
     def key(self, arch: str) -> dict[str, str | int]:
         """What tables of tuned constants go by."""
         return {
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": named(self.dtype),
             "head_dim": self.head_dim,
             "group": self.group,
             "page": self.page,
-            "shared": SHARED.get(arch, 99),
+            "shared": shared_kib(arch),
         }
 
     def pieces(self, rows: int) -> tuple[int, int]:
@@ -172,9 +190,9 @@ def opened(
         window = 0
     if q.dim() == 3:
         tokens = q.shape[0]
-        stride = q.stride(0) if tokens != 1 else heads * head_dim
+        stride = q.stride(0) if tokens != 1 else 0
     else:
-        tokens, stride = q.shape[:-2].numel(), _row_stride(q)
+        tokens, stride = q.shape[:-2].numel(), row_stride(q, 2)
     low = q.data_ptr() | k_cache.data_ptr() | v_cache.data_ptr() | q.itemsize * stride
     aligned = not (low & 15 or stride % 8)
     inner, factor = (scale / soft_cap, soft_cap) if soft_cap else (1.0, scale)
@@ -247,45 +265,17 @@ def _dense(t: Tensor) -> Tensor:
     return t if t.stride(0) == 1 or len(t) < 2 else t.contiguous()
 
 
-def _row_stride(q: Tensor) -> int:
-    """Elements from one token to the next; the dims before the last two collapse."""
-    for size, stride in zip(q.shape[-3::-1], q.stride()[-3::-1], strict=True):
-        if size != 1:
-            return stride
-    return q.shape[-2] * q.shape[-1]  # a single token: no step is taken
-
-
-def power_of_two(n: int) -> int:
-    """The least power of two that is not below ``n``."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def row_bytes(key: Mapping[str, Any]) -> int:
     """Bytes of a row of a tile of keys, for a key of a table."""
     return power_of_two(key["head_dim"]) * (4 if key["dtype"] == "float32" else 2)
 
 
-@cache
-def device(index: int) -> torch.device:
-    """The device with the index of ``Tensor.get_device``; -1 is the CPU, which interprets."""
-    return torch.device("cpu") if index < 0 else torch.device("cuda", index)
-
-
-@cache
-def arch(index: int) -> str:
-    """The architecture of a device as tables name it."""
-    if index < 0:
-        return "interpreted"
-    return "sm{}{}".format(*torch.cuda.get_device_capability(index))
-
-
-@cache
-def processors(index: int) -> int:
-    """How many multiprocessors a device has; two where programs are interpreted."""
-    return 2 if index < 0 else torch.cuda.get_device_properties(index).multi_processor_count
+def options(config: Mapping[str, int]) -> dict[str, int]:
+    """The compiler's part of a config."""
+    return {n: config[n] for n in ("num_warps", "num_stages", "maxnreg") if config.get(n)}
 
 
 @cache
 def unused(index: int) -> Tensor:
     """Something to pass where a kernel touches no scratch memory."""
-    return torch.empty(4, dtype=torch.float32, device=device(index))
+    return torch.empty(4, dtype=torch.float32, device=device_at(index))

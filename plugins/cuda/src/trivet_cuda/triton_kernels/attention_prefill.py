@@ -23,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 import triton
 import triton.language as tl
 
 from trivet.kernels.triton import Kernel, Tuned, Variant
+from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels import attention_host as host
 from trivet_cuda.triton_kernels.attention_tile import (
     mean,
@@ -39,6 +40,7 @@ from trivet_cuda.triton_kernels.attention_tile import (
     walk,
     zero_uncovered,
 )
+from trivet_cuda.triton_kernels.row_layout import named
 
 WHOLE: Final = 0
 """A program goes over all keys of its tile."""
@@ -242,6 +244,12 @@ MERGE = Kernel(
 )  # fmt: skip
 
 
+def _limit(key: Mapping[str, Any]) -> dict[str, int]:
+    """Wide heads from sm90 on: memory keeps a second program out, none needs to make room."""
+    alone = key["head_dim"] > 128 and key["shared"] > host.NO_WGMMA
+    return {"maxnreg": host.ALL_REGISTERS} if alone else {}
+
+
 def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
     """Configs worth measuring."""
     del rows
@@ -255,24 +263,26 @@ def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
                         "BLOCK_N": block_n,
                         "num_warps": warps,
                         "num_stages": stages,
+                        **_limit(key),
                     }
 
 
 def default(key: Mapping[str, Any]) -> tuple[tuple[float, dict[str, int]], ...]:
-    """Tiles of 128 rows for many tokens, of 64 for few; 32 where no tensor core multiplies."""
-    if key["dtype"] == "float32":
-        small = {"BLOCK_M": 32, "BLOCK_N": 16, "num_warps": 8, "num_stages": 2}
-        return ((inf, small),)
+    """Tiles of 128 rows for many tokens, of 64 for few; 32 or 16 where no tensor core helps."""
     shared = key["shared"]
+    if key["dtype"] == "float32":
+        low = key["head_dim"] > 128 and shared == host.NO_WGMMA
+        small = {"BLOCK_M": 16 if low else 32, "BLOCK_N": 16, "num_warps": 4 if low else 8}
+        return ((inf, {**small, "num_stages": 2}),)
     if key["head_dim"] > 128:
-        wide = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 8}
+        wide = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 8, **_limit(key)}
         return ((inf, {**wide, "num_stages": 3 if shared > 99 else 2}),)
-    config = {"BLOCK_N": 64 if shared > 163 else 32, "num_stages": 3}
+    config = {"BLOCK_N": 64 if shared > host.NO_WGMMA else 32, "num_stages": 3}
     few = {**config, "BLOCK_M": 64, "num_warps": 4}
     return ((256, few), (inf, {**config, "BLOCK_M": 128, "num_warps": 8}))
 
 
-TUNED = Tuned("paged_attention_prefill", host.TABLES, space=space, default=default)
+TUNED = Tuned("paged_attention_prefill", TABLES, space=space, default=default)
 
 
 def tiles_variant(
@@ -292,8 +302,7 @@ def tiles_variant(
             "MODE": mode,
         },
         divisible={**shape.promises, "split": 16},
-        num_warps=config["num_warps"],
-        num_stages=config["num_stages"],
+        **host.options(config),
     )
 
 
@@ -314,35 +323,26 @@ def merge_variant(shape: host.Shape, least: int) -> Variant:
     )
 
 
-class Config(NamedTuple):
-    """A config as launches are kept by."""
-
-    BLOCK_M: int
-    BLOCK_N: int
-    num_warps: int
-    num_stages: int
-
-
 @cache
-def buckets(shape: host.Shape) -> tuple[tuple[float, Config], ...]:
+def buckets(shape: host.Shape) -> tuple[tuple[float, host.Config], ...]:
     """Configs by number of tokens."""
-    arch = host.arch(shape.ordinal)
-    found = TUNED.buckets(arch, shape.key(arch))
-    return tuple((n, Config(**{k: c[k] for k in Config._fields})) for n, c in found)
+    arch = arch_at(shape.ordinal)
+    found, names = TUNED.buckets(arch, shape.key(arch)), set(host.Config._fields)
+    return tuple((n, host.Config(**{k: c[k] for k in names & set(c)})) for n, c in found)
 
 
 @cache
-def _tiles_launch(shape: host.Shape, config: Config, least: int, mode: int) -> Any:
+def _tiles_launch(shape: host.Shape, config: host.Config, least: int, mode: int) -> Any:
     made = tiles_variant(shape, config._asdict(), least=least, mode=mode)
-    return made.on(host.device(shape.ordinal))
+    return made.on(device_at(shape.ordinal))
 
 
 @cache
 def _merge_launch(shape: host.Shape, least: int) -> Any:
-    return merge_variant(shape, least).on(host.device(shape.ordinal))
+    return merge_variant(shape, least).on(device_at(shape.ordinal))
 
 
-def tiles_of(call: host.Call, config: Config) -> tuple[int, int]:
+def tiles_of(call: host.Call, config: host.Config) -> tuple[int, int]:
     """A bound of the tiles of a call, and the programs of each."""
     pieces, pack = call.shape.pieces(config.BLOCK_M)
     tiles = call.tokens // (config.BLOCK_M // pack) + call.sequences
@@ -351,7 +351,7 @@ def tiles_of(call: host.Call, config: Config) -> tuple[int, int]:
 
 def prefill(
     call: host.Call,
-    config: Config,
+    config: host.Config,
     *,
     least: int,
     mode: int = WHOLE,
@@ -393,8 +393,7 @@ def variants(arch: str) -> Iterator[tuple[str, Variant]]:
     ):
         for windowed, capped in ((False, False), (True, True)):
             shape = host.Shape(0, dtype, 8, group, head_dim, 16, windowed, capped)
-            name = f"{str(dtype).removeprefix('torch.')}/{head_dim}/{group}"
+            name = f"{named(dtype)}/{head_dim}/{group}"
             name += "/window" * windowed + "/cap" * capped
             for config in {c["BLOCK_M"]: c for _, c in default(shape.key(arch))}.values():
-                made = tiles_variant(shape, config)
-                yield f"prefill/{name}/{config['BLOCK_M']}", made
+                yield f"prefill/{name}/{config['BLOCK_M']}", tiles_variant(shape, config)

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trivet.kernels.triton import Kernel, Variant
+from trivet_cuda.target import device_at
 from trivet_cuda.triton_kernels.order_and_noise import (
     LOWEST,
     MOST_NOISE,
@@ -25,7 +26,7 @@ from trivet_cuda.triton_kernels.order_and_noise import (
     value_of,
     with_id,
 )
-from trivet_cuda.triton_kernels.row_layout import WIDE, device_at
+from trivet_cuda.triton_kernels.row_layout import WIDE
 
 
 @triton.jit

@@ -17,16 +17,8 @@ from torch import Tensor
 from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of, rows
 from trivet.errors import DomainError
 from trivet.kernels.triton import Kernel, Tuned, Variant
-from trivet_cuda.triton_kernels.row_layout import (
-    FLOATS,
-    TABLES,
-    WIDE,
-    arch_at,
-    device_at,
-    named,
-    power_of_two,
-    row_stride,
-)
+from trivet_cuda.target import TABLES, arch_at, device_at
+from trivet_cuda.triton_kernels.row_layout import FLOATS, WIDE, named, power_of_two, row_stride
 from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 
@@ -207,7 +199,7 @@ _DOMAIN: Final[list[Term]] = [
     "kv_cache_write@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("row_layout.py", "sites.py"),
+    sources=("row_layout.py", "sites.py", "../target.py"),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,

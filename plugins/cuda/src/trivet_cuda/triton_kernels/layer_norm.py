@@ -24,19 +24,10 @@ from trivet.contracts import (
 )
 from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet.kernels.triton.tuned import Key
+from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels.norm_kernels import config, fitting, load_weight
-from trivet_cuda.triton_kernels.rows import (
-    FLOATS,
-    TABLES,
-    VECTOR,
-    arch,
-    device,
-    load_row,
-    named,
-    promises,
-    store_piece,
-    stride_of,
-)
+from trivet_cuda.triton_kernels.row_layout import FLOATS, named, row_stride
+from trivet_cuda.triton_kernels.rows import VECTOR, load_row, promises, store_piece
 from trivet_cuda.triton_kernels.sites import Launches, Site, at_bind
 
 _DOMAIN: Final[list[Term]] = [
@@ -233,9 +224,9 @@ def choose(
 ) -> tuple[int, Callable[..., None]]:  # fmt: skip
     """Rows a program and the launch: one for any number of rows, so that none depends on it."""
     key: Key = {"dtype": named(x), "weight": named(weight), "hidden": hidden}
-    _, config = TUNED.buckets(arch(index), key)[-1]
+    _, config = TUNED.buckets(arch_at(index), key)[-1]
     fixed = {"HIDDEN": hidden, "EPS": float(eps), "WEIGHT": with_weight, "BIAS": with_bias}
-    made = variant(x, weight, aligned, {**fixed, **config}).on(device(index))
+    made = variant(x, weight, aligned, {**fixed, **config}).on(device_at(index))
     return int(config["ROWS"]), made
 
 
@@ -255,7 +246,7 @@ def _runner(
         (slow if hidden % VECTOR else fast).at_home()
 
     def run(x: Tensor, w: Tensor, b: Tensor, y: Tensor | None = None) -> Tensor:
-        x_stride = hidden if dense or x.is_contiguous() else stride_of(x)
+        x_stride = hidden if dense or x.is_contiguous() else row_stride(x)
         low = x.data_ptr() | w.data_ptr() | b.data_ptr() | x_stride << 1
         y_stride = hidden
         if y is None:
@@ -263,7 +254,7 @@ def _runner(
         elif y is x:
             y_stride = x_stride
         else:
-            y_stride = hidden if y.is_contiguous() else stride_of(y)
+            y_stride = hidden if y.is_contiguous() else row_stride(y)
             low |= y.data_ptr() | y_stride << 1
         count = x.numel() // hidden
         if count:

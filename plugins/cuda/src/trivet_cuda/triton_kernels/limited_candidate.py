@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from trivet.kernels.triton import Kernel, Variant
+from trivet_cuda.target import device_at
 from trivet_cuda.triton_kernels.cuts import (
     above,
     bound_by_lanes,
@@ -40,7 +41,7 @@ from trivet_cuda.triton_kernels.order_and_noise import (
     number_of,
     with_id,
 )
-from trivet_cuda.triton_kernels.row_layout import WIDE, device_at, power_of_two
+from trivet_cuda.triton_kernels.row_layout import WIDE, power_of_two
 
 _NEGLIGIBLE: Final = tl.constexpr(30.0)
 """What weighs less than exp(-30) of the likeliest token moves no sum that float32 can hold."""

@@ -13,6 +13,7 @@ from trivet.contracts import Term, between, contiguous, dtype, equal, implements
 from trivet.errors import DomainError
 from trivet.kernels.triton import Variant
 from trivet.kernels.triton.tuned import Key
+from trivet_cuda.target import arch_at, device_at, processors
 from trivet_cuda.triton_kernels.norm_kernels import (
     FUSED,
     RMS_NORM,
@@ -22,15 +23,8 @@ from trivet_cuda.triton_kernels.norm_kernels import (
     default_fused,
 )
 from trivet_cuda.triton_kernels.norm_sites import Arm, adder, normaliser, resolving
-from trivet_cuda.triton_kernels.rows import (
-    FLOATS,
-    arch,
-    device,
-    named,
-    processors,
-    promises,
-    rows_of,
-)
+from trivet_cuda.triton_kernels.row_layout import FLOATS, named, rows_of
+from trivet_cuda.triton_kernels.rows import promises
 
 NORM: Final[list[Term]] = [
     dtype("x", *FLOATS),
@@ -89,7 +83,7 @@ def tuned(
 ) -> tuple[Arm, ...]:
     """The launches of one kind of call, by number of rows."""
     key: Key = {"dtype": named(x), "weight": named(weight), "hidden": hidden}
-    buckets = (TUNED_FUSED if fused else TUNED).buckets(arch(index), key)
+    buckets = (TUNED_FUSED if fused else TUNED).buckets(arch_at(index), key)
     return arms(buckets, fused, x, weight, hidden, aligned, index, *scalars)
 
 
@@ -107,7 +101,7 @@ def arms(
     given = constants(hidden, *scalars)
     found = []
     for most, config in buckets:
-        made = variant(fused, x, weight, aligned, {**given, **config}).on(device(index))
+        made = variant(fused, x, weight, aligned, {**given, **config}).on(device_at(index))
         programs = config["RESIDENT"] * processors(index) or 2**31 - 1
         found.append((most, int(config["ROWS"]), programs, made))
     return tuple(found)

@@ -18,7 +18,8 @@ from trivet.contracts import Term, divisible, implements, offset_aligned, rows
 from trivet_cuda.triton_kernels.norm import FUSED_NORM, NORM, arms
 from trivet_cuda.triton_kernels.norm_kernels import fixed
 from trivet_cuda.triton_kernels.norm_sites import Arm, adder, normaliser, resolving
-from trivet_cuda.triton_kernels.rows import VECTOR, rows_of, stride_of
+from trivet_cuda.triton_kernels.row_layout import row_stride, rows_of
+from trivet_cuda.triton_kernels.rows import VECTOR
 
 _ALIGNED: Final[list[Term]] = [
     divisible("hidden", VECTOR),
@@ -60,7 +61,7 @@ def choose(
 
 def _is_aligned(t: Tensor) -> bool:
     """Whether the program for aligned rows serves it."""
-    return not t.data_ptr() & 15 and (t.is_contiguous() or not stride_of(t) % VECTOR)
+    return not t.data_ptr() & 15 and (t.is_contiguous() or not row_stride(t) % VECTOR)
 
 
 @implements(

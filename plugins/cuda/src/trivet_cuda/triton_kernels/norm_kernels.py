@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 
 from trivet.kernels.triton import Kernel, Tuned
-from trivet_cuda.triton_kernels.rows import TABLES, VECTOR, load_row, pieces, store_piece
+from trivet_cuda.target import TABLES
+from trivet_cuda.triton_kernels.rows import VECTOR, load_row, pieces, store_piece
 
 MOST_PIECES: Final = 8
 """A thread holds at most 64 elements of a row."""

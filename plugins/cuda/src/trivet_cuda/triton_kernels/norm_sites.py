@@ -11,7 +11,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, empty_like
 
-from trivet_cuda.triton_kernels.rows import VECTOR, stride_of
+from trivet_cuda.triton_kernels.row_layout import row_stride
+from trivet_cuda.triton_kernels.rows import VECTOR
 from trivet_cuda.triton_kernels.sites import Launches, Site, at_bind
 
 Arm = tuple[float, int, int, Callable[..., None]]
@@ -54,7 +55,7 @@ def normaliser(
     fast, slow = _launches(False, choose, (x_dtype, weight_dtype, hidden, *scalars), dense)
 
     def run(x: Tensor, weight: Tensor, y: Tensor | None = None) -> Tensor:
-        x_stride = hidden if dense or x.is_contiguous() else stride_of(x)
+        x_stride = hidden if dense or x.is_contiguous() else row_stride(x)
         low = x.data_ptr() | weight.data_ptr() | x_stride << 1
         y_stride = hidden
         if y is None:
@@ -62,7 +63,7 @@ def normaliser(
         elif y is x:
             y_stride = x_stride
         else:
-            y_stride = hidden if y.is_contiguous() else stride_of(y)
+            y_stride = hidden if y.is_contiguous() else row_stride(y)
             low |= y.data_ptr() | y_stride << 1
         count = x.numel() // hidden
         if not count:
@@ -108,8 +109,8 @@ def adder(
     ) -> tuple[Tensor, Tensor]:
         x_stride = r_stride = hidden
         if not dense:
-            x_stride = hidden if x.is_contiguous() else stride_of(x)
-            r_stride = hidden if residual.is_contiguous() else stride_of(residual)
+            x_stride = hidden if x.is_contiguous() else row_stride(x)
+            r_stride = hidden if residual.is_contiguous() else row_stride(residual)
         low = x.data_ptr() | residual.data_ptr() | weight.data_ptr() | (x_stride | r_stride) << 1
         y_stride = t_stride = hidden
         if y is None or total is None:
@@ -117,8 +118,8 @@ def adder(
         elif y is x:
             y_stride, t_stride = x_stride, r_stride
         else:
-            y_stride = hidden if y.is_contiguous() else stride_of(y)
-            t_stride = hidden if total.is_contiguous() else stride_of(total)
+            y_stride = hidden if y.is_contiguous() else row_stride(y)
+            t_stride = hidden if total.is_contiguous() else row_stride(total)
             low |= y.data_ptr() | total.data_ptr() | (y_stride | t_stride) << 1
         count = x.numel() // hidden
         if not count:

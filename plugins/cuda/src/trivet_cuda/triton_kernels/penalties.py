@@ -17,7 +17,8 @@ from torch import Tensor
 
 from trivet.contracts import Term, contiguous, dtype, implements
 from trivet.kernels.triton import Kernel, Variant
-from trivet_cuda.triton_kernels.row_layout import FLOATS, device_at
+from trivet_cuda.target import device_at
+from trivet_cuda.triton_kernels.row_layout import FLOATS
 
 
 @triton.jit

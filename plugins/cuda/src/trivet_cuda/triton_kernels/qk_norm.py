@@ -28,17 +28,10 @@ from trivet.contracts import (
 from trivet.errors import DomainError
 from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet.kernels.triton.tuned import Key
+from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels.norm_kernels import scaled
-from trivet_cuda.triton_kernels.rows import (
-    FLOATS,
-    TABLES,
-    VECTOR,
-    arch,
-    device,
-    named,
-    promises,
-    stride_of,
-)
+from trivet_cuda.triton_kernels.row_layout import FLOATS, named, row_stride
+from trivet_cuda.triton_kernels.rows import VECTOR, promises
 from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 _DOMAIN: Final[list[Term]] = [
@@ -227,8 +220,8 @@ def _arms(
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim}
     found = []
     key: Key = {"dtype": named(q), "weight": named(weight), **sizes}
-    for most, chosen in TUNED.buckets(arch(index), key):
-        made = variant(q, weight, aligned, {**fixed, **chosen}).on(device(index))
+    for most, chosen in TUNED.buckets(arch_at(index), key):
+        made = variant(q, weight, aligned, {**fixed, **chosen}).on(device_at(index))
         blocks = -(-heads // chosen["SPAN"]) + -(-kv_heads // chosen["SPAN"])
         found.append((most, int(chosen["TOKENS"]), blocks, made))
     return tuple(found)
@@ -267,8 +260,8 @@ def _runner(
         else:
             outs = None if inplace else [empty_like(q), empty_like(k)]
         q_strides, k_strides = q.stride(), k.stride()
-        q_stride = q_strides[0] if len(q_strides) == 3 else stride_of(q, 2)
-        k_stride = k_strides[0] if len(k_strides) == 3 else stride_of(k, 2)
+        q_stride = q_strides[0] if len(q_strides) == 3 else row_stride(q, 2)
+        k_stride = k_strides[0] if len(k_strides) == 3 else row_stride(k, 2)
         low = (
             q.data_ptr() | k.data_ptr() | q_weight.data_ptr() | k_weight.data_ptr()
             | (q_stride | k_stride) << 1 | features

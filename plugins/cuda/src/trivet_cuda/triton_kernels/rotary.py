@@ -21,6 +21,7 @@ from torch import Tensor, empty_like
 from trivet.contracts import Term, between, dtype, equal, implements, one_of, rows
 from trivet.errors import DomainError
 from trivet.kernels.triton import Kernel, Tuned, Variant
+from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels.rotary_pairs import (
     copy_features,
     read_angles,
@@ -28,16 +29,7 @@ from trivet_cuda.triton_kernels.rotary_pairs import (
     turned,
     write_pairs,
 )
-from trivet_cuda.triton_kernels.row_layout import (
-    FLOATS,
-    TABLES,
-    WIDE,
-    arch_at,
-    device_at,
-    named,
-    power_of_two,
-    row_stride,
-)
+from trivet_cuda.triton_kernels.row_layout import FLOATS, WIDE, named, power_of_two, row_stride
 from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 
@@ -300,7 +292,7 @@ _DOMAIN: Final[list[Term]] = [
     "rotary_embedding@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("rotary_pairs.py", "row_layout.py", "sites.py"),
+    sources=("rotary_pairs.py", "row_layout.py", "sites.py", "../target.py"),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,
@@ -321,7 +313,7 @@ def rotary_embedding(
     "rotary_embedding_@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("rotary_pairs.py", "row_layout.py", "sites.py"),
+    sources=("rotary_pairs.py", "row_layout.py", "sites.py", "../target.py"),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,

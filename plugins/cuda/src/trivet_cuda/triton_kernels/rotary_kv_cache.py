@@ -24,6 +24,7 @@ from trivet.contracts import (
     rows,
 )
 from trivet.kernels.triton import Kernel, Tuned, Variant
+from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels.kv_cache import refuse_layout
 from trivet_cuda.triton_kernels.rotary import default, is_interleaved, rest, shares, space
 from trivet_cuda.triton_kernels.rotary_pairs import (
@@ -33,16 +34,7 @@ from trivet_cuda.triton_kernels.rotary_pairs import (
     turned,
     write_pairs,
 )
-from trivet_cuda.triton_kernels.row_layout import (
-    FLOATS,
-    TABLES,
-    WIDE,
-    arch_at,
-    device_at,
-    named,
-    power_of_two,
-    row_stride,
-)
+from trivet_cuda.triton_kernels.row_layout import FLOATS, WIDE, named, power_of_two, row_stride
 from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
 
@@ -264,7 +256,14 @@ _DOMAIN: Final[list[Term]] = [
     "rotary_kv_cache_write@1",
     name="triton",
     domain=_DOMAIN,
-    sources=("rotary.py", "rotary_pairs.py", "kv_cache.py", "row_layout.py", "sites.py"),
+    sources=(
+        "rotary.py",
+        "rotary_pairs.py",
+        "kv_cache.py",
+        "row_layout.py",
+        "sites.py",
+        "../target.py",
+    ),
     graph_safe=True,
     deterministic=True,
     batch_invariant=True,

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
-TABLES: Final = Path(__file__).parent.parent / "tables"
-"""Tuned constants, one file an architecture."""
+from trivet.contracts.terms import has_rows
+from trivet.errors import DomainError
 
-FLOATS: Final = ("float32", "bfloat16", "float16")
-"""Dtypes of activations that the kernels take."""
+FLOATS: Final = ("float32", "float16", "bfloat16")
+"""Dtypes of activations and weights that the kernels take."""
 
 WIDE: Final = 16
 """Bytes of the widest access of one thread."""
 
 
-def row_stride(t: Tensor, inner: int) -> int:
-    """Elements from one row to the next, a row being the last ``inner`` dims.
+def row_stride(t: Tensor, inner: int = 1) -> int:
+    """Elements from one row to the next, a row being the last ``inner`` dims; 0 if it is alone.
 
     The leading dims collapse, so that the last of them which is longer than 1 says it. Where there
-    is one leading dim, callers read its stride themselves: it is one call less.
+    is one leading dim, hot callers read its stride themselves: it is one call less.
     """
     sizes, strides = t.shape, t.stride()
     for i in range(len(sizes) - inner - 1, -1, -1):
         if sizes[i] != 1:
             return strides[i]
     return 0
+
+
+def rows_of(out: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The tensors of ``out`` themselves: no term of a domain speaks of a list.
+
+    Raises:
+        DomainError: one has no dense rows.
+    """
+    for i, t in enumerate(out):
+        if not t.is_contiguous() and not has_rows(t.shape, t.stride(), 1, 1):
+            msg = f"out[{i}] has no dense rows: shape {list(t.shape)}, strides {list(t.stride())}"
+            raise DomainError(msg, fix="give contiguous tensors, or rows of a wider one")
+    return out
 
 
 def power_of_two(n: int) -> int:
@@ -39,15 +52,3 @@ def power_of_two(n: int) -> int:
 def named(element: torch.dtype) -> str:
     """How keys of tables spell a dtype."""
     return str(element).removeprefix("torch.")
-
-
-def device_at(index: int) -> torch.device:
-    """The device that ``Tensor.get_device`` numbers so; -1 is the CPU, which interprets."""
-    return torch.device("cpu") if index < 0 else torch.device("cuda", index)
-
-
-def arch_at(index: int) -> str:
-    """The architecture of a device as tables name it; interpreted kernels take those of sm90."""
-    if index < 0:
-        return "sm90"
-    return "sm{}{}".format(*torch.cuda.get_device_capability(index))

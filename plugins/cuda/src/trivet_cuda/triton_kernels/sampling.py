@@ -20,6 +20,7 @@ _SOURCES: Final = (
     "cuts.py",
     "order_and_noise.py",
     "row_layout.py",
+    "../target.py",
 )
 _DOMAIN: Final[list[Term]] = [
     dtype("logits", *FLOATS),

@@ -8,6 +8,7 @@ meanwhile.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -36,8 +37,7 @@ class Interpreter:
 
     def run(self, kernel: Any, grid: Any, args: Any, kwargs: Any) -> None:
         """Runs every program of a grid, one after the other."""
-        # a device says nothing of an overflow; numpy would warn of it
-        with _LOCK, self._prepared(), self._module.np.errstate(all="ignore"):
+        with _LOCK, self._prepared(), self._silent():
             fn = self._rewrite(kernel.fn)
             grid = (grid,) if isinstance(grid, int) else grid
             grid = grid if callable(grid) else tuple(grid)
@@ -91,6 +91,13 @@ class Interpreter:
         scope.set_attr(language.tensor, "__index__", lambda t: int(t.handle.data.item()))
         scope._changes = kept._changes + scope._changes  # noqa: SLF001  # one list to put back
         return scope
+
+    @contextmanager
+    def _silent(self) -> Iterator[None]:
+        """Keeps numpy from warning of an overflow, or of a maximum of NaN: no device does."""
+        with self._module.np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "All-NaN slice encountered", RuntimeWarning)
+            yield
 
     @contextmanager
     def _prepared(self) -> Iterator[None]:
