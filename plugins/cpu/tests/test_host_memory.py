@@ -130,7 +130,7 @@ def test_what_cannot_be_there_is_refused_and_nothing_changes(memory, monkeypatch
 
 def test_huge_pages_that_nobody_set_apart_are_refused_with_the_fix():
     if Path("/proc/sys/vm/nr_hugepages").read_text().strip() != "0":
-        pytest.skip("this machine has huge pages set apart")
+        pytest.skip("not_run: this machine has huge pages set apart")
     with pytest.raises(OutOfMemory, match="nr_hugepages"):
         PrivateMemory(huge=True).allocate(4 * MIB, tag="")
 
@@ -138,7 +138,7 @@ def test_huge_pages_that_nobody_set_apart_are_refused_with_the_fix():
 def test_large_buffers_begin_at_a_huge_page():
     huge = pages.huge_page_bytes()
     if huge is None:
-        pytest.skip("no transparent huge pages here")
+        pytest.skip("not_run: no transparent huge pages here")
     buffer = PrivateMemory().allocate(2 * huge, tag="")
     assert buffer.data_ptr() % huge == 0
 
