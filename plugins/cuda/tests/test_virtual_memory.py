@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trivet.contracts.memory import Allocator, Exporter, InfoSource, Reclaimer
+from trivet.contracts.memory import Allocator, Exporter, InfoSource, Reclaimer, StatsSource
 from trivet.errors import InvalidBuffer, MemoryFault, OutOfMemory
 from trivet_cuda import memory as package
 from trivet_cuda.memory import driver as calls
@@ -130,6 +130,21 @@ def test_suspension_frees_the_memory_and_keeps_the_address(memory, stub):
         buffer.fill_(9)
     memory.suspend(buffer)
     memory.deallocate(buffer)
+
+
+def test_what_is_held_is_counted_by_pages_and_not_while_it_sleeps(memory):
+    assert isinstance(memory, StatsSource)
+    before = memory.stats().allocated_bytes
+    first, second = memory.allocate(1, tag=""), memory.allocate(GRAIN + 1, tag="")
+    assert memory.stats().allocated_bytes - before == 3 * GRAIN
+    memory.suspend(second)
+    assert memory.stats().allocated_bytes - before == GRAIN
+    memory.resume(second)
+    for buffer in (first, second):
+        memory.deallocate(buffer)
+    counted = memory.stats()
+    assert counted.allocated_bytes == before
+    assert counted.max_allocated_bytes >= before + 3 * GRAIN
 
 
 def test_no_room_is_typed_and_changes_nothing(memory, stub):

@@ -19,8 +19,8 @@ Key: TypeAlias = Any
 Made: TypeAlias = tuple[Callable[[], object], int]
 
 _PAGE: Final = 16
-_CONTEXT: Final = 2048
-"""Keys of a sequence in decoding."""
+_CONTEXTS: Final = ((16, 8192), (256, 2048))
+"""Keys of a sequence in decoding, for so many sequences at most."""
 _PROMPT: Final = 512
 """Longest query of a sequence in prefill."""
 
@@ -186,8 +186,9 @@ def _attention(key: Key, queries: list[int], context: int, device: torch.device)
 
 
 def paged_attention_decode(key: Key, rows: int, _: Any, device: torch.device) -> Made:
-    """One query for each of ``rows`` sequences of 2048 keys."""
-    return _attention(key, [1] * rows, _CONTEXT if device.type != "cpu" else 64, device)
+    """One query for each of ``rows`` sequences, the longer the fewer they are."""
+    context = next(keys for most, keys in _CONTEXTS if rows <= most)
+    return _attention(key, [1] * rows, context if device.type != "cpu" else 64, device)
 
 
 def paged_attention_prefill(key: Key, rows: int, _: Any, device: torch.device) -> Made:

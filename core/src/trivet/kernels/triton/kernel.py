@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,6 +13,9 @@ from typing import Any, Final
 import torch
 
 from trivet.errors import DeclarationError, OrderError, PluginBroken
+
+Settle = Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""``settle(target)``: constants and compiler options that depend on what is compiled for."""
 
 Launch = Callable[..., None]
 """``launch(grid_x, grid_y, grid_z, *arguments)``: every run-time argument, in kernel order."""
@@ -39,6 +41,13 @@ TYPES: Final[Mapping[torch.dtype, str]] = MappingProxyType(
 """Triton's name of each dtype, as signatures have it."""
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def _nothing(target: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    del target
+    return _NONE, _NONE
+
+
 _NAMES: Final = frozenset(TYPES.values())
 _TYPE: Final = re.compile(r"\*?([A-Za-z][A-Za-z0-9]*)")
 
@@ -48,13 +57,14 @@ class Kernel:
 
     ``Kernel(f, x="*T", rows="i64", eps="fp32")``: a leading ``*`` is a pointer. A name that is
     no type of Triton's is a dtype variable, which each variant fixes. Arguments that are
-    ``tl.constexpr`` are not listed: they are the constants of a variant.
+    ``tl.constexpr`` are not listed: they are the constants of a variant. ``settle`` gives those of
+    them that the target decides; it is asked with None where the kernel is interpreted.
 
     Raises:
         DeclarationError: the types do not name the function's run-time arguments, all of them.
     """
 
-    def __init__(self, function: Any, /, **types: str) -> None:
+    def __init__(self, function: Any, /, *, settle: Settle = _nothing, **types: str) -> None:
         plain = getattr(function, "fn", None)
         if not inspect.isfunction(plain):
             msg = f"{function!r} is not what triton.jit returns"
@@ -63,8 +73,10 @@ class Kernel:
         parameters = inspect.signature(plain).parameters.values()
         fixed = [p.name for p in parameters if "constexpr" in str(p.annotation)]
         self.order = tuple(p.name for p in parameters)
-        self.constants = frozenset(fixed)
-        self.arguments = tuple(n for n in self.order if n not in self.constants)
+        self.settle, self.settled = settle, dict(settle(None)[0])
+        self._same("settled constants", set(self.settled) - set(fixed), frozenset())
+        self.constants = frozenset(fixed) - set(self.settled)
+        self.arguments = tuple(n for n in self.order if n not in fixed)
         if set(types) != set(self.arguments):
             odd = ", ".join(sorted(set(types) ^ set(self.arguments)))
             msg = f"kernel {self.name}: types and run-time arguments differ in {odd}"
@@ -161,10 +173,10 @@ class Variant:
     divisible: tuple[tuple[str, int], ...]
     options: tuple[tuple[str, Any], ...]
 
-    @cached_property
-    def source(self) -> Any:
-        """What Triton's compiler takes."""
+    def source(self, target: Any) -> Any:
+        """What Triton's compiler takes for a target."""
         kernel = self.kernel
+        constants = {**dict(self.constants), **self.kernel.settle(target)[0]}
         if not hasattr(kernel.function, "cache_key"):
             msg = f"kernel {kernel.name} was decorated under TRITON_INTERPRET=1: it cannot compile"
             raise OrderError(msg, fix="unset TRITON_INTERPRET and start again")
@@ -173,7 +185,7 @@ class Variant:
         return import_module("triton.compiler").ASTSource(
             fn=kernel.function,
             signature={n: types.get(n, "constexpr") for n in kernel.order},
-            constexprs={at[n]: value for n, value in self.constants},
+            constexprs={at[n]: value for n, value in constants.items()},
             attrs={at[n]: [["tt.divisibility", by]] for n, by in self.divisible},
         )
 
@@ -189,9 +201,13 @@ class Variant:
         Raises:
             PluginBroken: the compiler refuses; its words are in the text.
         """
-        options = {"enable_fp_fusion": True, **dict(self.options)}
+        if target is None:
+            target = import_module("triton.runtime").driver.active.get_current_target()
+        settled = self.kernel.settle(target)[1]
+        options = {"enable_fp_fusion": True, **settled, **dict(self.options)}
         try:
-            return import_module("triton").compile(self.source, target=target, options=options)
+            source = self.source(target)
+            return import_module("triton").compile(source, target=target, options=options)
         except (RuntimeError, ValueError, TypeError, import_module("triton").TritonError) as error:
             words = " ".join(str(error).split())[:600]
             msg = f"kernel {self.kernel.name} does not compile for {target}: {words}"

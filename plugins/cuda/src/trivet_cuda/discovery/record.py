@@ -8,6 +8,7 @@ device and forbid the fork.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from ctypes import Structure, byref
 from importlib import import_module
@@ -69,14 +70,22 @@ def gather(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
 
 
 def torch_facts() -> dict[str, object]:
-    """How torch was built; ``torch.cuda.get_arch_list`` would start the driver in older ones."""
-    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()  # noqa: SLF001 - see above
+    """How torch was built.
+
+    Its architectures come from the text of its configuration: whatever else torch has to tell them
+    marks the process, so that no child of a fork could use CUDA.
+    """
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "arch_flags": (flags or "").split(),
+        "arch_flags": arch_flags(torch.__config__.show()),
     }
+
+
+def arch_flags(configuration: str) -> list[str]:
+    """The architectures that ``torch.__config__.show()`` names, as ``sm_90`` or ``compute_90``."""
+    return list(dict.fromkeys(re.findall(r"code=((?:sm|compute)_\w+)", configuration)))
 
 
 def nvml_facts(binding: Callable[[], Any]) -> dict[str, object]:

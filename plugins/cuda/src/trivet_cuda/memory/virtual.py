@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from trivet.contracts.memory import MemoryInfo, Tier, Traits
+from trivet.contracts.memory import MemoryInfo, Stats, Tier, Traits
 from trivet.errors import InvalidBuffer, MemoryFault
 from trivet_cuda.memory import passing
 from trivet_cuda.memory.driver import (
@@ -111,6 +111,7 @@ class VirtualMemory:
         self._opened: dict[int, Region] = {}
         self._late: deque[Region] = deque()
         self._lock = threading.Lock()
+        self._most = 0
 
     def traits(self) -> Traits:
         """What holds for all its buffers."""
@@ -144,6 +145,18 @@ class VirtualMemory:
             free, total = self._driver.free_total()
         return MemoryInfo(total_bytes=total, free_bytes=free, source="the CUDA driver")
 
+    def stats(self) -> Stats:
+        """What its buffers have of the device's memory: whole pages, nothing while suspended."""
+        with self._lock:
+            used, most = self._counted(), self._most
+        return Stats(used, used, most, most)
+
+    def _counted(self) -> int:
+        """Bytes that live buffers have now; the lock is held."""
+        used = sum(r.size for r in self._live.values() if r.handle is not None)
+        self._most = max(self._most, used)
+        return used
+
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
         self.trim(0)
@@ -157,6 +170,7 @@ class VirtualMemory:
                 tensor = self._shown(region, nbytes)
         with self._lock:
             self._live[id(tensor)] = region
+            self._counted()
         return tensor
 
     def deallocate(self, buffer: torch.Tensor) -> None:
@@ -229,7 +243,9 @@ class VirtualMemory:
             undo.callback(driver.unmap, region.address, region.size)
             driver.allow(region.address, region.size, self._readers)
             undo.pop_all()
-        region.handle = handle
+        with self._lock:
+            region.handle = handle
+            self._counted()
 
     def export(self, buffer: torch.Tensor, kind: str) -> bytes:
         """What another process of this user needs to open it; this process must live until then.

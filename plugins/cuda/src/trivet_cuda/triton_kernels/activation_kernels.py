@@ -15,6 +15,7 @@ import triton.language as tl
 
 from trivet.kernels.triton import Kernel, Tuned
 from trivet_cuda.target import TABLES
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.rows import VECTOR
 
 
@@ -26,7 +27,7 @@ def activated(f: tl.tensor, dtype: tl.constexpr, ACT: tl.constexpr) -> Any:
     reference: an infinity times zero.
     """
     if ACT == "silu":
-        made = _over(f, 1.0 + tl.exp2(f * -1.4426950408889634), dtype)
+        made = _over(f, 1.0 + _exp_of_minus(f, dtype), dtype)
     elif ACT == "tanh":  # f / 2 * (1 + tanh(u)) is f * sigmoid(2 * u), which keeps the tail
         power = f * (-2.302208198144325 - 0.10294323970752043 * f * f)
         made = _over(f, 1.0 + tl.exp2(power), dtype)
@@ -34,6 +35,20 @@ def activated(f: tl.tensor, dtype: tl.constexpr, ACT: tl.constexpr) -> Any:
         made = 0.5 * f * (1.0 + tl.erf(f * 0.7071067811865476))
     else:
         made = _gelu_narrow(f)
+    return made
+
+
+@triton.jit
+def _exp_of_minus(f: tl.tensor, dtype: tl.constexpr) -> Any:
+    """``exp(-f)``; for float32 with what the product with log2 e loses put back.
+
+    That loss grows with the exponent: at 28 it would be ten times the rounding of the result.
+    """
+    power = f * -1.4426950408889634
+    made = tl.exp2(power)
+    if dtype == tl.float32:
+        lost = tl.fma(f, -1.4426950408889634, -power) + f * -1.9259629911266175e-8
+        made = tl.where(tl.abs(power) < 150.0, tl.fma(made * 0.6931471805599453, lost, made), made)
     return made
 
 
@@ -80,8 +95,10 @@ def _rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     STREAM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     """Activates rows; ``GATED`` multiplies with the second half of a row of ``2 * WIDTH``."""
+    after_previous(OVERLAP)
     POLICY: tl.constexpr = "evict_first" if STREAM else ""
     BLOCKS: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
@@ -107,8 +124,10 @@ def _flat(
     ACT: tl.constexpr,
     BLOCK: tl.constexpr,
     STREAM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     """Activates ``count`` elements that lie one after the other."""
+    after_previous(OVERLAP)
     POLICY: tl.constexpr = "evict_first" if STREAM else ""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     col = tl.arange(0, BLOCK)
@@ -124,8 +143,10 @@ def _flat(
         tl.store(y + col, r.to(y.dtype.element_ty), mask=inside)
 
 
-ROWS: Final = Kernel(_rows, x="*T", y="*T", x_stride="i64", y_stride="i64", rows="i32")
-FLAT: Final = Kernel(_flat, x="*T", y="*T", count="i64")
+ROWS: Final = Kernel(
+    _rows, settle=overlap, x="*T", y="*T", x_stride="i64", y_stride="i64", rows="i32"
+)
+FLAT: Final = Kernel(_flat, settle=overlap, x="*T", y="*T", count="i64")
 
 
 def config(width: int, warps: int, vectors: int, *, stream: bool = False) -> dict[str, Any]:

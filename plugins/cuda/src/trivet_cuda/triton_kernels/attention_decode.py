@@ -37,6 +37,7 @@ from trivet_cuda.triton_kernels.attention_tile import (
     walk,
     zero_uncovered,
 )
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import named, power_of_two
 
 _MOST_PARTS: Final = 64
@@ -66,11 +67,13 @@ def _attend(
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, PAD: tl.constexpr,
     QUERIES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LEAST: tl.constexpr,
     ALONE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, PRECISE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One part of the keys of one sequence, for the query heads of one key head.
 
     ``ALONE``: no other kernel sees the batch, so rows that no sequence covers are this one's.
     """
+    after_previous(OVERLAP)
     share, part = tl.program_id(0), tl.program_id(1)
     s, head = share // (KV_HEADS * PIECES), share // PIECES % KV_HEADS
     piece = share % PIECES
@@ -122,15 +125,18 @@ def _join(
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
     BLOCK_N: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
     WINDOWED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Joins the parts of one row of ``out``: weights from their log-sum-exp, in base two.
 
-    ``PARTS``: a power of two that no call exceeds; ``CHUNK`` divides it.
+    ``PARTS``: a power of two that no call exceeds; ``CHUNK`` divides it. Lengths are read before
+    the kernel before has ended: it waited for whoever wrote them.
     """
     pid = tl.program_id(0)
     s, token, head = pid // (HEADS * QUERIES), pid // HEADS % QUERIES, pid % HEADS
     start, stop = tl.load(query_start + s), tl.load(query_start + s + 1)
     length, count = tl.load(seq_lens + s), stop - start
+    after_previous(OVERLAP)
     if (count > QUERIES) | (token >= count):
         return
     least = 0
@@ -142,32 +148,37 @@ def _join(
     row = (start + token).to(tl.int64) * HEADS + head
     line = row * parts
     sizes = scratch + tokens.to(tl.int64) * (HEADS * HEAD_DIM) * parts + line
+    d, c = tl.arange(0, WIDTH), tl.arange(0, CHUNK)
+    place = scratch + ((line + c) * HEAD_DIM)[:, None] + d[None, :]
+    some = (c < used)[:, None] & (d < HEAD_DIM)[None, :]
+    means = tl.load(place, mask=some, other=0.0)  # under way while the sizes are compared
     j = tl.arange(0, PARTS)
     size = tl.load(sizes + j, mask=j < used, other=-float("inf"))
     top = tl.max(size, 0)
     top = tl.where(top == -float("inf"), 0.0, top)
     total = tl.sum(tl.exp2(size - top), 0)
-    d, c = tl.arange(0, WIDTH), tl.arange(0, CHUNK)
     acc = tl.zeros([WIDTH], tl.float32)
     for at in tl.range(0, used, CHUNK):
         here = at + c
         weight = tl.exp2(tl.load(sizes + here, mask=here < used, other=-float("inf")) - top)
-        place = scratch + ((line + here) * HEAD_DIM)[:, None] + d[None, :]
-        some = (here < used)[:, None] & (d < HEAD_DIM)[None, :]
-        acc += tl.sum(weight[:, None] * tl.load(place, mask=some, other=0.0), 0)
+        acc += tl.sum(weight[:, None] * means, 0)
+        place += CHUNK * HEAD_DIM
+        some = (here + CHUNK < used)[:, None] & (d < HEAD_DIM)[None, :]
+        means = tl.load(place, mask=some, other=0.0)
     acc = acc / total  # a sequence with parts has more keys than queries: each row sees some
     to = out + row * HEAD_DIM + d
     tl.store(to, acc.to(out.dtype.element_ty), mask=d < HEAD_DIM)
 
 
 ATTEND = Kernel(
-    _attend, q="*T", k_cache="*T", v_cache="*T", block_table="*i32", query_start="*i32",
-    seq_lens="*i32", out="*T", scratch="*fp32", q_stride="i64", table_stride="i64", tokens="i32",
-    sequences="i32", parts="i32", window="i32", inner="fp32", factor="fp32",
+    _attend, settle=overlap, q="*T", k_cache="*T", v_cache="*T", block_table="*i32",
+    query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32", q_stride="i64",
+    table_stride="i64", tokens="i32", sequences="i32", parts="i32", window="i32", inner="fp32",
+    factor="fp32",
 )  # fmt: skip
 JOIN = Kernel(
-    _join, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32", tokens="i32",
-    parts="i32", window="i32",
+    _join, settle=overlap, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32",
+    tokens="i32", parts="i32", window="i32",
 )  # fmt: skip
 
 
@@ -190,12 +201,13 @@ def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
 
 
 def default(key: Mapping[str, Any]) -> tuple[tuple[float, dict[str, int]], ...]:
-    """Two programs of a multiprocessor, each with as much in flight as the memory allows."""
-    block = 16 if key["dtype"] == "float32" else 64 if key["head_dim"] <= 128 else 32
+    """Small programs, four of a multiprocessor where the memory allows it."""
+    block = 16 if key["dtype"] == "float32" else 32
     tile = 2 * block * host.row_bytes(key) >> 10
-    stages = max(2, min(4, 1 + key["shared"] // 2 // (tile + 2)))
-    config = {"BLOCK_N": block, "LEAST": 128, "RESIDENT": 2}
-    return ((inf, {**config, "num_warps": 4, "num_stages": stages}),)
+    stages = max(2, min(3, 1 + key["shared"] // 4 // (tile + 2)))
+    resident = max(1, min(4, key["shared"] // ((stages - 1) * tile + 2)))
+    config = {"BLOCK_N": block, "LEAST": 128, "RESIDENT": resident}
+    return ((inf, {**config, "num_warps": 2, "num_stages": stages}),)
 
 
 def most_rows(dtype: torch.dtype) -> int:
@@ -247,7 +259,7 @@ def join_variant(shape: host.Shape, queries: int, config: Mapping[str, int]) -> 
             "BLOCK_N": config["BLOCK_N"],
             "LEAST": config["LEAST"],
             "PARTS": _MOST_PARTS,
-            "CHUNK": 2048 // shape.width,
+            "CHUNK": min(_MOST_PARTS, 8192 // shape.width),
             "WINDOWED": shape.windowed,
         },
         divisible={"out": 16, "scratch": 16},

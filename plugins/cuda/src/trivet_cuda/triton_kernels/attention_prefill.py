@@ -40,6 +40,7 @@ from trivet_cuda.triton_kernels.attention_tile import (
     walk,
     zero_uncovered,
 )
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import named
 
 WHOLE: Final = 0
@@ -144,8 +145,10 @@ def _tiles(
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, PAD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr, FROM: tl.constexpr,
     MODE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, PRECISE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence; sequences of fewer than ``FROM`` are left out."""
+    after_previous(OVERLAP)
     share, part = tl.program_id(0), tl.program_id(1)
     tile = tiles - 1 - share // (KV_HEADS * PIECES)
     head, piece = share // PIECES % KV_HEADS, share % PIECES
@@ -203,9 +206,10 @@ def _tiles(
 def _merge(
     query_start, seq_lens, out, scratch, tokens, sequences, split, parts, window, factor,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, FROM: tl.constexpr,
-    WINDOWED: tl.constexpr,
+    WINDOWED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Merges the parts of one row of ``out`` in order of position."""
+    after_previous(OVERLAP)
     line, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     s = _sequence_of(line, query_start, sequences, 1, 0)
     if s < 0:
@@ -233,14 +237,14 @@ def _merge(
 
 
 TILES = Kernel(
-    _tiles, q="*T", k_cache="*T", v_cache="*T", block_table="*i32", query_start="*i32",
-    seq_lens="*i32", out="*T", scratch="*fp32", q_stride="i64", table_stride="i64", tokens="i32",
-    sequences="i32", tiles="i32", split="i32", parts="i32", window="i32", inner="fp32",
-    factor="fp32",
+    _tiles, settle=overlap, q="*T", k_cache="*T", v_cache="*T", block_table="*i32",
+    query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32", q_stride="i64",
+    table_stride="i64", tokens="i32", sequences="i32", tiles="i32", split="i32", parts="i32",
+    window="i32", inner="fp32", factor="fp32",
 )  # fmt: skip
 MERGE = Kernel(
-    _merge, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32", tokens="i32",
-    sequences="i32", split="i32", parts="i32", window="i32", factor="fp32",
+    _merge, settle=overlap, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32",
+    tokens="i32", sequences="i32", split="i32", parts="i32", window="i32", factor="fp32",
 )  # fmt: skip
 
 
@@ -395,5 +399,5 @@ def variants(arch: str) -> Iterator[tuple[str, Variant]]:
             shape = host.Shape(0, dtype, 8, group, head_dim, 16, windowed, capped)
             name = f"{named(dtype)}/{head_dim}/{group}"
             name += "/window" * windowed + "/cap" * capped
-            for config in {c["BLOCK_M"]: c for _, c in default(shape.key(arch))}.values():
+            for _, config in default(shape.key(arch)):
                 yield f"prefill/{name}/{config['BLOCK_M']}", tiles_variant(shape, config)

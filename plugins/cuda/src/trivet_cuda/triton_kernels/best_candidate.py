@@ -26,6 +26,7 @@ from trivet_cuda.triton_kernels.order_and_noise import (
     value_of,
     with_id,
 )
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import WIDE
 
 
@@ -66,7 +67,9 @@ def _scan(
     BLOCK: tl.constexpr,
     SPLIT: tl.constexpr,
     SCORES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, BLOCK)
     greedy, greedy_id = tl.full([BLOCK], LOWEST, tl.int32), tl.zeros([BLOCK], tl.int32)
@@ -116,7 +119,9 @@ def _join(
     SAMPLED: tl.constexpr,
     SCORES: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     row, part = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     heat = 0.0
     if SAMPLED:
@@ -130,6 +135,7 @@ def _join(
 
 _SCAN: Final = Kernel(
     _scan,
+    settle=overlap,
     logits="*T",
     temperature="*H",
     seed="*i64",
@@ -143,7 +149,14 @@ _SCAN: Final = Kernel(
     tiles="i32",
 )
 _JOIN: Final = Kernel(
-    _join, parts="*i64", temperature="*H", ids="*i64", scores="*S", count="i32", first="i64"
+    _join,
+    settle=overlap,
+    parts="*i64",
+    temperature="*H",
+    ids="*i64",
+    scores="*S",
+    count="i32",
+    first="i64",
 )
 
 BLOCK: Final = 2048

@@ -18,6 +18,7 @@ from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of,
 from trivet.errors import DomainError
 from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet_cuda.target import TABLES, arch_at, device_at
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import FLOATS, WIDE, named, power_of_two, row_stride
 from trivet_cuda.triton_kernels.sites import Launches, at_bind
 
@@ -36,7 +37,9 @@ def _write(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     token = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     feature = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     inside = (token < tokens)[:, None] & (feature < WIDTH)
@@ -53,6 +56,7 @@ def _write(
 
 _KERNEL: Final = Kernel(
     _write,
+    settle=overlap,
     k="*T",
     v="*T",
     k_cache="*C",

@@ -26,6 +26,7 @@ from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet.kernels.triton.tuned import Key
 from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels.norm_kernels import config, fitting, load_weight
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import FLOATS, named, row_stride
 from trivet_cuda.triton_kernels.rows import VECTOR, load_row, promises, store_piece
 from trivet_cuda.triton_kernels.sites import Launches, Site, at_bind
@@ -163,7 +164,9 @@ def _layer_norm(
     TWICE: tl.constexpr,
     STREAM: tl.constexpr,
     EARLY: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     if TWICE:
         one = tl.program_id(0).to(tl.int64)
         x, y = x + one * x_stride, y + one * y_stride
@@ -179,7 +182,7 @@ def _layer_norm(
 
 
 KERNEL: Final = Kernel(
-    _layer_norm,
+    _layer_norm, settle=overlap,
     x="*T", weight="*W", bias="*W", y="*T", x_stride="i64", y_stride="i64", rows="i32",
 )  # fmt: skip
 

@@ -41,6 +41,7 @@ from trivet_cuda.triton_kernels.order_and_noise import (
     number_of,
     with_id,
 )
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import WIDE, power_of_two
 
 _NEGLIGIBLE: Final = tl.constexpr(30.0)
@@ -231,7 +232,9 @@ def _sample(
     BLOCK: tl.constexpr,
     PIECE: tl.constexpr,
     ROOM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     at = tl.program_id(0).to(tl.int64)
     row, tokens = logits + at * row_stride, space + at * ROOM
     given = tl.load(temperature + at)
@@ -266,6 +269,7 @@ def _sample(
 
 _KERNEL: Final = Kernel(
     _sample,
+    settle=overlap,
     logits="*T",
     temperature="*fp32",
     top_k="*K",

@@ -19,6 +19,7 @@ import triton.language as tl
 
 from trivet.kernels.triton import Kernel, Tuned
 from trivet_cuda.target import TABLES
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.rows import VECTOR, load_row, pieces, store_piece
 
 MOST_PIECES: Final = 8
@@ -241,7 +242,9 @@ def _rms_norm(
     STREAM: tl.constexpr,
     RESIDENT: tl.constexpr,
     EARLY: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     if TWICE:
         row = tl.program_id(0).to(tl.int64)
         at, to = x + row * x_stride, y + row * y_stride
@@ -280,7 +283,9 @@ def _fused_add_rms_norm(
     STREAM: tl.constexpr,
     RESIDENT: tl.constexpr,
     EARLY: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     if TWICE:
         row = tl.program_id(0).to(tl.int64)
         _twice(
@@ -297,10 +302,17 @@ def _fused_add_rms_norm(
 
 
 RMS_NORM: Final = Kernel(
-    _rms_norm, x="*T", weight="*W", y="*T", x_stride="i64", y_stride="i64", rows="i32"
+    _rms_norm,
+    settle=overlap,
+    x="*T",
+    weight="*W",
+    y="*T",
+    x_stride="i64",
+    y_stride="i64",
+    rows="i32",
 )
 FUSED: Final = Kernel(
-    _fused_add_rms_norm,
+    _fused_add_rms_norm, settle=overlap,
     x="*T", residual="*T", weight="*W", y="*T", total="*T",
     x_stride="i64", r_stride="i64", y_stride="i64", t_stride="i64", rows="i32",
 )  # fmt: skip

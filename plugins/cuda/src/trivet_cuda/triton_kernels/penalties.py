@@ -18,6 +18,7 @@ from torch import Tensor
 from trivet.contracts import Term, contiguous, dtype, implements
 from trivet.kernels.triton import Kernel, Variant
 from trivet_cuda.target import device_at
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import FLOATS
 
 
@@ -34,7 +35,9 @@ def _penalize(
     vocab: tl.tensor,
     history: tl.tensor,
     PIECE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     logits += row * row_stride
     tokens += row * history
@@ -77,6 +80,7 @@ def _penalize(
 
 _KERNEL: Final = Kernel(
     _penalize,
+    settle=overlap,
     logits="*T",
     tokens="*i32",
     prompt_lens="*i32",

@@ -30,6 +30,7 @@ from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet.kernels.triton.tuned import Key
 from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels.norm_kernels import scaled
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import FLOATS, named, row_stride
 from trivet_cuda.triton_kernels.rows import VECTOR, promises
 from trivet_cuda.triton_kernels.sites import Launches, at_bind
@@ -116,8 +117,10 @@ def _qk_rms_norm(
     TOKENS: tl.constexpr,
     SPAN: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     """A program takes some heads of q, or some of k; those of a token follow each other."""
+    after_previous(OVERLAP)
     Q_BLOCKS: tl.constexpr = (HEADS + SPAN - 1) // SPAN
     BLOCKS: tl.constexpr = Q_BLOCKS + (KV_HEADS + SPAN - 1) // SPAN
     first = tl.program_id(0) // BLOCKS * TOKENS
@@ -135,7 +138,7 @@ def _qk_rms_norm(
 
 
 KERNEL: Final = Kernel(
-    _qk_rms_norm,
+    _qk_rms_norm, settle=overlap,
     q="*T", k="*T", q_weight="*W", k_weight="*W", q_out="*T", k_out="*T",
     q_stride="i64", k_stride="i64", q_out_stride="i64", k_out_stride="i64", tokens="i32",
 )  # fmt: skip

@@ -22,6 +22,7 @@ from trivet.contracts import Term, between, dtype, equal, implements, one_of, ro
 from trivet.errors import DomainError
 from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet_cuda.target import TABLES, arch_at, device_at
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.rotary_pairs import (
     copy_features,
     read_angles,
@@ -56,7 +57,9 @@ def _rotate(
     BLOCK_KV: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr,
     BLOCK_REST: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     q_row, q_to = q + token * q_stride, q_out + token * q_out_stride
     k_row, k_to = k + token * k_stride, k_out + token * k_out_stride
@@ -83,6 +86,7 @@ def _rotate(
 
 _KERNEL: Final = Kernel(
     _rotate,
+    settle=overlap,
     q="*T",
     k="*T",
     cos="*fp32",

@@ -26,6 +26,7 @@ from trivet.contracts import (
 from trivet.kernels.triton import Kernel, Tuned, Variant
 from trivet_cuda.target import TABLES, arch_at, device_at
 from trivet_cuda.triton_kernels.kv_cache import refuse_layout
+from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.rotary import default, is_interleaved, rest, shares, space
 from trivet_cuda.triton_kernels.rotary_pairs import (
     copy_features,
@@ -64,7 +65,9 @@ def _rotate_and_write(
     BLOCK_PAIRS: tl.constexpr,
     BLOCK_REST: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    after_previous(OVERLAP)
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     q_row, k_row = q + token * q_stride, k + token * k_stride
     head = part * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
@@ -98,6 +101,7 @@ def _rotate_and_write(
 
 _KERNEL: Final = Kernel(
     _rotate_and_write,
+    settle=overlap,
     q="*T",
     k="*T",
     v="*T",

@@ -15,7 +15,8 @@ def launch_of(variant: Variant, device: torch.device) -> Launch:
     """Runs a variant as ``launch(grid_x, grid_y, grid_z, *arguments)``; milliseconds a program."""
     del device
     interpreter, kernel = the_interpreter(), variant.kernel
-    types, constants = dict(variant.types), dict(variant.constants)
+    types = dict(variant.types)
+    constants = {**dict(variant.constants), **variant.kernel.settled}
 
     def launch(grid_x: int, grid_y: int, grid_z: int, *arguments: Any) -> None:
         given = dict(zip(kernel.arguments, arguments, strict=True))
