@@ -11,12 +11,12 @@ operators stand beside where it is installed. CPU time of one thread, the least 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import repeat, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +26,10 @@ import triton
 
 from trivet.catalogue import operators
 from trivet.contracts.implementation import claims_of
+from trivet.errors import PluginBroken
 from trivet.kernels.triton import Variant
 from trivet.selection.facts import normalise
+from trivet_cuda.peers import vllm as peer_vllm
 from trivet_cuda.triton_kernels import (
     activation,
     attention,
@@ -42,6 +44,9 @@ from trivet_cuda.triton_kernels import qk_norm as qk
 CALLS = 500
 TOKENS, HIDDEN, INTER, HEADS, KV_HEADS, DIM, PAGE, KEYS = 4, 4096, 14336, 32, 8, 128, 16, 2048
 BF16 = torch.bfloat16
+FEW, BAR = (1, 8), 0.8
+"""Rows of the norms that are set beside vLLM's, and the time at a bind over vLLM's at most."""
+
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 
@@ -131,12 +136,16 @@ def draw(*sizes: int) -> torch.Tensor:
     return torch.randn(sizes, device=DEVICE).to(BF16)
 
 
+@cache
 def vllm_ops() -> Any:
-    """The operators of vLLM as torch has them; None without a GPU or without vLLM."""
-    if not GPU or importlib.util.find_spec("vllm") is None:
+    """The operators of vLLM as torch has them; None without a GPU or where they do not load."""
+    if not GPU:
         return None
-    importlib.import_module("vllm._custom_ops")
-    return torch.ops._C  # noqa: SLF001  # their namespace
+    try:
+        return peer_vllm.ops()
+    except PluginBroken as error:
+        print(error, file=sys.stderr)
+        return None
 
 
 def at_bind(cell: Cell) -> Callable[..., Any] | None:
@@ -185,6 +194,57 @@ def rows(rounds: int) -> list[dict[str, Any]]:
     return made
 
 
+def small_norms(rounds: int) -> list[dict[str, Any]]:
+    """rms_norm of a few rows: what of a call is the allocation, and the time over vLLM's.
+
+    Each side allocates its result where a ratio is taken. Nothing is taken off.
+    """
+    calls, ops, norms = dict[tuple[int, str], Any](), vllm_ops(), norm.rms_norm
+    weight = draw(HIDDEN)
+    facts = {"dtype": BF16, "weight.dtype": BF16, "hidden": HIDDEN, "contiguous": ["x", "weight"]}
+    for tokens in FEW:
+        x, y = draw(tokens, HIDDEN), draw(tokens, HIDDEN)
+        calls[tokens, "empty_like"] = torch.empty_like, (x,)
+        calls[tokens, "plain"] = norms, (x, weight)
+        if (bound := at_bind(Cell("rms_norm", norms, (x, weight), facts))) is not None:
+            calls[tokens, "bound"] = bound, (x, weight)
+        if ops is not None:
+            calls[tokens, "vllm"] = _allocating(ops.rms_norm), (x, weight)
+            calls[tokens, "vllm into"] = ops.rms_norm, (y, x, weight, 1e-6)
+    with torch.inference_mode():
+        found = measured(calls, rounds)
+    made: list[dict[str, Any]] = []
+    for tokens in FEW:
+        took = {way: us for (n, way), us in found.items() if n == tokens}
+        row = {way: round(us, 2) for way, us in took.items()}
+        if "vllm" in took:
+            row |= {f"{way}/vllm": round(took[way] / took["vllm"], 3)
+                    for way in ("plain", "bound") if way in took}  # fmt: skip
+        made.append({"tokens": tokens, "hidden": HIDDEN, **row})
+    return made
+
+
+def _allocating(kernel: Callable[..., object]) -> Callable[..., torch.Tensor]:
+    """A norm of vLLM as an engine calls it, into a fresh tensor."""
+
+    def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        kernel(y, x, weight, 1e-6)
+        return y
+
+    return normed
+
+
+def tell_norms(norms: list[dict[str, Any]]) -> None:
+    """Prints the few rows, with the bar."""
+    for row in norms:
+        told = ", ".join(f"{k} {v}" for k, v in row.items() if k not in ("tokens", "hidden"))
+        print(f"rms_norm {row['tokens']} x {row['hidden']}: {told}")
+    ratios = [row["bound/vllm"] for row in norms if "bound/vllm" in row]
+    kept = "not measured" if not ratios else "kept" if max(ratios) <= BAR else "missed"
+    print(f"bound/vllm is to be at most {BAR}: {kept}")
+
+
 def main() -> int:
     """Prints a table, and writes it as JSON where asked to."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -193,17 +253,20 @@ def main() -> int:
     given = parser.parse_args()
     if not GPU:
         Variant.on = lambda *_: lambda *_: None  # type: ignore[method-assign]
-    found = rows(given.rounds)
+    found, norms = rows(given.rounds), small_norms(given.rounds)
     how = torch.cuda.get_device_name() if GPU else "emulated, launches stubbed"
     ways = ("plain", "bound", "allocation", "vllm")
     print(f"{how}; microseconds of CPU time of one call")
     print(f"{'operator':24}" + "".join(f"{way:>12}" for way in ways))
     for row in found:
         print(f"{row['operator']:24}" + "".join(f"{row.get(way, '-'):>12}" for way in ways))
+    tell_norms(norms)
     if given.json is not None:
         versions = {"torch": torch.__version__, "triton": triton.__version__}
         document = {"execution": how, "unit": "us of thread CPU time a call", **versions}
-        given.json.write_text(json.dumps(document | {"rows": found}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps(document | {"rows": found, "rms_norm": norms}, indent=1) + "\n"
+        )
     return 0
 
 

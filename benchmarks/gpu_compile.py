@@ -27,8 +27,8 @@ def compile_some(tasks: Sequence[Task], device: str, only: Sequence[str]) -> int
 
     # each process here is one of many: Inductor's own pool would be as many for each of them
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    peers, _ = gpu_peers.found(only)
     opened, done = trivet.device(device), 0
+    peers, _ = gpu_peers.found(opened.info, only)
     for op, tokens, hidden in tasks:
         sizes = {"tokens": tokens, "hidden": hidden}
         try:

@@ -52,7 +52,7 @@ class Run:
     ) -> None:
         self.clock, self.target, self.until = where, target, time.monotonic() + seconds
         self.device = trivet.device(where.device.type)
-        self.peers, missing = gpu_peers.found(only)
+        self.peers, missing = gpu_peers.found(self.device.info, only)
         self.document = gpu_report.load(target)
         self.document["missing"] |= missing
         self.copy = where.copy_bandwidth()

@@ -28,11 +28,13 @@ class Function(NamedTuple):
 Peers = Mapping[str, Mapping[str, Function]]
 
 
-def found(only: Sequence[str] = ()) -> tuple[Peers, dict[str, str]]:
-    """Peer -> operator -> function, and what is not installed with the reason; nothing imported."""
+def found(info: DeviceInfo, only: Sequence[str] = ()) -> tuple[Peers, dict[str, str]]:
+    """Peer -> operator -> function on a device, and who offers nothing there, with the reason.
+
+    No peer is imported.
+    """
     here: dict[str, dict[str, Function]] = {}
     missing: dict[str, str] = {}
-    info = DeviceInfo("cuda", torch_type="cuda")
     for one in iter_modules(peers.__path__):
         module = import_module(f"{peers.__name__}.{one.name}")
         own = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
@@ -46,7 +48,7 @@ def found(only: Sequence[str] = ()) -> tuple[Peers, dict[str, str]]:
             name = claim.target.partition("@")[0]
             operator = name.removesuffix("_")
             here.setdefault(claim.name, {})[operator] = Function(claim.function, name != operator)
-    return here, missing
+    return here, {name: why for name, why in missing.items() if name not in here}
 
 
 def call_of(peer: str, operator: str, function: Function, arguments: Sequence[Any]) -> Call:

@@ -15,7 +15,7 @@ import trivet
 from stand_ins import make_device
 from trivet.contracts import DeviceInfo, equal
 from trivet.contracts.implementation import claims_of
-from trivet.errors import PluginBroken
+from trivet.errors import DomainError, PluginBroken
 from trivet.plugins.verification import verify
 from trivet_cuda.peers import (
     arguments,
@@ -24,6 +24,7 @@ from trivet_cuda.peers import (
     inductor,
     liger,
     quack,
+    residence,
     torch_own,
     vllm_attention,
 )
@@ -101,6 +102,8 @@ def _fa3(q, k, v, k_new, v_new, q_v, out, starts, cu_k, cu_k_new, used_q, lens, 
 def _packages(tmp_path_factory):
     """Stand-ins as packages, and vLLM's operators on the CPU."""
     folder = tmp_path_factory.mktemp("site")
+    patched = pytest.MonkeyPatch()
+    patched.setattr(residence, "refuse", lambda _: None)  # these are on the CPU
     stand_ins().write(folder)
     (folder / "vllm").mkdir()
     sys.path.insert(0, str(folder))
@@ -125,6 +128,7 @@ def _packages(tmp_path_factory):
         own.impl(name, _nothing(body), "CPU")
     caches.impl("reshape_and_cache_flash", gems.reshape_and_cache_flash, "CPU")
     yield
+    patched.undo()
     own._destroy()
     caches._destroy()
     attention._destroy()
@@ -168,6 +172,29 @@ def test_each_is_what_core_takes_and_runs_on_request_alone(name, claim):
     found = verify(claim, "cuda", OPERATORS)
     assert found.provider == f"cuda/{'sdpa' if claim.target == 'attention@1' else name}"
     assert claim.on_request
+
+
+REFUSE = residence.refuse
+ON_GPU = [p for p in ALL if p.values[0] not in ("torch", "inductor")]
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(("name", "claim"), ON_GPU)
+def test_each_refuses_tensors_that_are_on_no_gpu_and_calls_nobody(name, claim, device, monkeypatch):
+    monkeypatch.setattr(residence, "refuse", REFUSE)
+    for module in (*MODULES.values(), FA3):
+        for door in ("_ops", "_gems", "_infer", "_rmsnorm", "ops", "_write", "attend"):
+            monkeypatch.setattr(module, door, pytest.fail, raising=False)
+    given = case(claim.target.split("@")[0].removesuffix("_"), torch.float32)
+    moved = [t.to(device) if isinstance(t, torch.Tensor) else t for t in given]
+    with pytest.raises(DomainError, match=f"is on {device}, not on a GPU"):
+        claim.function(*moved)
+
+
+def test_none_says_that_it_checks_its_domain_and_no_compiled_one_that_it_repeats():
+    for _, claim in (p.values for p in ALL):
+        assert not claim.checks
+        assert not (claim.name == "inductor" and claim.deterministic)
 
 
 def case(operator, dtype):
@@ -310,30 +337,11 @@ def test_a_peer_that_does_not_import_is_a_typed_error(tmp_path, monkeypatch):
     assert "off the order list" in caught.value.fix
 
 
-def test_libraries_of_vllm_that_are_not_there_or_do_not_load(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.ops, "_C", object())
-    with pytest.raises(PluginBroken, match="no _C"):
-        peer_vllm.ops.__wrapped__()
-    library = tmp_path / "_C_stable_libtorch.abi3.so"
-    library.write_text("no library")
-    monkeypatch.setattr(peer_vllm, "folders", lambda _: [tmp_path])
-    with pytest.raises(PluginBroken, match=r"abi3\.so does not load with torch"):
-        peer_vllm.ops.__wrapped__()
-
-
-def test_attention_of_vllm_without_a_window_and_without_its_library(tmp_path, monkeypatch):
+def test_attention_of_vllm_without_a_window():
     given = case("paged_attention", torch.float32)[:10]
     want = OPERATORS["paged_attention"].reference(*given)
     torch.testing.assert_close(FA3.paged_attention(*given), want)
     torch.testing.assert_close(FA3.paged(*given[:9])[:6], want[:6])
-    monkeypatch.setattr(torch.ops, "_vllm_fa3_C", object())
-    with pytest.raises(PluginBroken, match="no vllm_flash_attn"):
-        FA3.attend.__wrapped__()
-    (tmp_path / "vllm_flash_attn").mkdir()
-    (tmp_path / "vllm_flash_attn" / "_vllm_fa3_C.abi3.so").write_text("no library")
-    monkeypatch.setattr(FA3, "folders", lambda _: [tmp_path])
-    with pytest.raises(PluginBroken, match="does not load with torch"):
-        FA3.attend.__wrapped__()
 
 
 SITE = {

@@ -153,12 +153,14 @@ def attention_torch(
     name="torch_masked",
     domain=[*_DOMAIN, present("mask"), dtype("mask", "bool")],
     graph_safe=True,
+    checks=False,  # it takes the other's masks, too
 )
 @implements(
     "attention@1",
     name="torch_biased",
     domain=[*_DOMAIN, present("mask"), equal("mask.dtype", "q.dtype")],
     graph_safe=True,
+    checks=False,
 )
 def attention_torch_masked(
     q: Tensor,

@@ -35,13 +35,20 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     name="torch",
     domain=[dtype("x", *_FLOATS), equal("weight.dtype", "x.dtype"), _BIAS],
     graph_safe=True,
+    checks=False,  # what torch does not take is torch's own error
 )
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiplies with torch."""
     return _product(x, weight, bias)
 
 
-@implements("linear_packed@1", name="torch", domain=[dtype("x", *_FLOATS), _BIAS], graph_safe=True)
+@implements(
+    "linear_packed@1",
+    name="torch",
+    domain=[dtype("x", *_FLOATS), _BIAS],
+    graph_safe=True,
+    checks=False,
+)
 def linear_packed(
     x: Tensor, packed: list[Tensor], out_features: int, bias: Tensor | None = None
 ) -> Tensor:

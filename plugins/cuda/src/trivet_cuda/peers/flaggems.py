@@ -2,8 +2,10 @@
 
 Read at 5.0.2. Norms multiply by the weight in float32 and round once; ``fused_add_rms_norm`` works
 in place and normalises the sum before it is rounded, which is nearer to the truth than the operator
-asks. The rotary kernel is used into fresh tensors: in place, threads of one program read features
-that others of it write. It turns all features of a head; other heads are copied and narrowed.
+asks. Rows of more than 4096 are summed in tiles whose size is timed at their first call, so that
+another process may give other bits. The rotary kernel is used into fresh tensors: in place, threads
+of one program read features that others of it write. It turns all features of a head; other heads
+are copied and narrowed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from torch import Tensor
 from trivet.contracts import Term, contiguous, dtype, equal, implements, one_of, present, rank, rows
 from trivet_cuda.peers.arguments import positions, unit_scale
 from trivet_cuda.peers.installed import FLOATS, load, loading, package
+from trivet_cuda.peers.residence import on_gpu
+from trivet_cuda.peers.vllm_libraries import before_others
 
 NEED: Final = package("flag_gems", "pip install flag-gems (5.0.2 was read)")
 
@@ -60,6 +64,7 @@ _CACHE: Final[list[Term]] = [
 
 @cache
 def _gems() -> Any:
+    before_others()  # it defines what it does not find of them, and then they cannot be loaded
     return load("flag_gems", NEED)
 
 
@@ -72,7 +77,7 @@ _resolve = loading(_gems)
     domain=_NORM,
     requires=[NEED],
     graph_safe=True,
-    deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -85,6 +90,7 @@ def rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
+    on_gpu(x, weight)
     if not x.numel():
         return torch.empty_like(x)
     y: Tensor = _gems().rms_norm(x, (x.shape[-1],), weight, eps)
@@ -98,6 +104,7 @@ def rms_norm(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -111,6 +118,7 @@ def fused_add_rms_norm_(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> None:
     """Adds into ``residual`` and normalises into ``x``."""
+    on_gpu(x, residual, weight)
     if x.numel():
         _gems().fused_add_rms_norm(x, residual, (x.shape[-1],), weight, eps)
 
@@ -122,11 +130,13 @@ def fused_add_rms_norm_(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def silu_and_mul(x: Tensor) -> Tensor:
     """Gates into a fresh tensor; the halves are read where they lie."""
+    on_gpu(x)
     gate, value = x.chunk(2, -1)
     if not gate.numel():
         return torch.empty_like(gate, memory_format=torch.contiguous_format)
@@ -141,11 +151,13 @@ def silu_and_mul(x: Tensor) -> Tensor:
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     """Gates into a fresh tensor; the halves are read where they lie."""
+    on_gpu(x)
     gate, value = x.chunk(2, -1)
     if not gate.numel():
         return torch.empty_like(gate, memory_format=torch.contiguous_format)
@@ -167,6 +179,7 @@ def rotate(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -174,6 +187,7 @@ def rotary_embedding(
     q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
 ) -> list[Tensor]:
     """Turns into fresh tensors."""
+    on_gpu(q, k, cos, sin)
     assert k is not None  # noqa: S101  # by the domain
     turned = 2 * cos.shape[-1]
     if not q.numel():
@@ -195,6 +209,7 @@ def rotary_embedding(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -207,6 +222,7 @@ def kv_cache_write(
     layout: str = "NHD",  # noqa: ARG001  # NHD by the domain
 ) -> None:
     """Copies each token's rows into its slot."""
+    on_gpu(k, v, k_cache, v_cache, slots)
     if k.numel():
         unit = unit_scale(k.device)
         _gems().reshape_and_cache_flash(k, v, k_cache, v_cache, slots, "auto", unit, unit)

@@ -28,6 +28,7 @@ from trivet.contracts import (
 )
 from trivet_cuda.peers.arguments import positions
 from trivet_cuda.peers.installed import HALVES, load, loading, package
+from trivet_cuda.peers.residence import on_gpu
 
 NEED: Final = package("flashinfer", "pip install flashinfer-python (0.7.4 was read)")
 
@@ -85,6 +86,7 @@ _resolve = loading(_infer)
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -97,6 +99,7 @@ def rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
+    on_gpu(x, weight)
     if not x.numel():
         return torch.empty_like(x)
     own = _infer()
@@ -111,6 +114,7 @@ def rms_norm(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -124,6 +128,7 @@ def fused_add_rms_norm_(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> None:
     """Adds into ``residual`` and normalises into ``x``."""
+    on_gpu(x, residual, weight)
     if x.numel():
         own = _infer()
         kernel = own.gemma_fused_add_rmsnorm if weight_offset else own.fused_add_rmsnorm
@@ -137,11 +142,13 @@ def fused_add_rms_norm_(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def silu_and_mul(x: Tensor) -> Tensor:
     """Gates into a fresh tensor."""
+    on_gpu(x)
     if not x.numel():
         return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
     y: Tensor = _infer().silu_and_mul(x)
@@ -155,11 +162,13 @@ def silu_and_mul(x: Tensor) -> Tensor:
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     """Gates into a fresh tensor; each approximation is a kernel of its own."""
+    on_gpu(x)
     if not x.numel():
         return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
     own = _infer()
@@ -179,6 +188,7 @@ def rotate_(q: Tensor, k: Tensor, at: Tensor, table: Tensor, pairing: str) -> No
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -186,6 +196,7 @@ def rotary_embedding_(
     q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
 ) -> None:
     """Turns ``q`` and ``k`` in place; its table is made of the angles at every call."""
+    on_gpu(q, k, cos, sin)
     assert k is not None  # noqa: S101  # by the domain
     if q.numel():
         rotate_(q, k, positions(q.shape[0], q.device), torch.cat((cos, sin), -1), pairing)

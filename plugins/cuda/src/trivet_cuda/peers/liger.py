@@ -2,9 +2,10 @@
 
 Read at 0.8.5. Its casting mode ``llama`` rounds the normalised row before the weight, ``gemma``
 multiplies in float32; the offset is added in float32 in both, so that only 0 means the same. A
-gated activation is rounded before it is multiplied, which is inside the operator's budget. GELU has
-the tanh form only, and takes copies of the two halves. Its rotary kernel wants heads before tokens
-and doubled angles; it is not offered.
+gated activation is rounded before it is multiplied: inside the operator's budget on average,
+outside of it for rows of one number whose two roundings agree. GELU has the tanh form only, and
+takes copies of the two halves. Its rotary kernel wants heads before tokens and doubled angles; it
+is not offered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from trivet.contracts import Term, between, contiguous, dtype, equal, implements, one_of
 from trivet_cuda.peers.installed import FLOATS, load, loading, package
+from trivet_cuda.peers.residence import on_gpu
 
 NEED: Final = package("liger_kernel", "pip install liger-kernel (0.8.5 was read)")
 _WIDEST: Final = 65536  # a row is one block
@@ -52,6 +54,7 @@ _resolve = loading(_ops)
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -64,6 +67,7 @@ def rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
+    on_gpu(x, weight)
     casting = _casting(weight_in_float32)
     y: Tensor = _ops().LigerRMSNormFunction.apply(x, weight, eps, weight_offset, casting, False)
     return y
@@ -76,6 +80,7 @@ def rms_norm(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -89,6 +94,7 @@ def fused_add_rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> tuple[Tensor, Tensor]:
     """Adds and normalises into two fresh tensors."""
+    on_gpu(x, residual, weight)
     y, total = _ops().LigerFusedAddRMSNormFunction.apply(
         x, residual, weight, eps, weight_offset, _casting(weight_in_float32), False
     )
@@ -102,11 +108,13 @@ def fused_add_rms_norm(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def silu_and_mul(x: Tensor) -> Tensor:
     """Gates into a fresh tensor: both halves of a row in one kernel."""
+    on_gpu(x)
     y: Tensor = _ops().LigerFusedGateUpSiLUMulFunction.apply(x)
     return y
 
@@ -118,11 +126,13 @@ def silu_and_mul(x: Tensor) -> Tensor:
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:  # noqa: ARG001  # tanh
     """Gates into a fresh tensor; Liger copies the two halves first."""
+    on_gpu(x)
     gate, value = x.chunk(2, -1)
     y: Tensor = _ops().LigerGELUMulFunction.apply(gate, value)
     return y

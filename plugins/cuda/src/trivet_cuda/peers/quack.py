@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trivet.contracts import Term, contiguous, divisible, dtype, equal, implements, offset_aligned
 from trivet_cuda.peers.installed import FLOATS, load, loading, package
+from trivet_cuda.peers.residence import on_gpu
 
 NEED: Final = package("quack", "pip install quack-kernels (0.6.5 was read)")
 
@@ -52,6 +53,7 @@ _resolve = loading(_rmsnorm)
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -64,6 +66,7 @@ def rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
+    on_gpu(x, weight)
     y: Tensor = _rmsnorm()(x, weight, eps=eps, weight_offset=weight_offset)
     return y
 
@@ -75,6 +78,7 @@ def rms_norm(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -88,6 +92,7 @@ def fused_add_rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> tuple[Tensor, Tensor]:
     """Adds and normalises into two fresh tensors."""
+    on_gpu(x, residual, weight)
     y, total = _rmsnorm()(
         x, weight, residual=residual, eps=eps, prenorm=True, weight_offset=weight_offset
     )

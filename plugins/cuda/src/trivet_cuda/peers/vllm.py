@@ -3,8 +3,8 @@
 Read at 0.33.0, whose wheel has all of them in ``_C_stable_libtorch.abi3.so``; older wheels have
 ``_C.abi3.so``. Importing ``vllm`` itself would bring its whole engine, so its libraries are loaded
 instead, unless somebody has registered the operators already. Norms multiply by the weight in
-float32 and round once. A gated activation is rounded before it is multiplied, which is inside the
-operator's budget.
+float32 and round once. A gated activation is rounded before it is multiplied: inside the operator's
+budget on average, outside of it for rows of one number whose two roundings agree.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from trivet.contracts import (
     rank,
     rows,
 )
-from trivet.errors import PluginBroken
 from trivet_cuda.peers.arguments import positions, unit_scale
-from trivet_cuda.peers.installed import FLOATS, folders, loading, package
-
-NEED: Final = package("vllm", "pip install vllm (0.33 was read)")
-_LIBRARIES: Final = ("_C.*so", "_C_stable_libtorch.*so")
+from trivet_cuda.peers.installed import FLOATS, loading
+from trivet_cuda.peers.residence import on_gpu
+from trivet_cuda.peers.vllm_libraries import KERNELS, NEED, loaded
 
 _ONCE: Final[list[Term]] = [
     equal("weight_offset", 0.0),
@@ -80,21 +78,9 @@ def ops() -> Any:
     """``torch.ops._C``, with everything that is called here.
 
     Raises:
-        PluginBroken: the libraries are not there or do not load with this torch.
+        PluginBroken: the libraries are not there, do not load or must not be loaded.
     """
-    if not hasattr(torch.ops._C, "rms_norm"):  # noqa: SLF001
-        found = [p for f in folders("vllm") for g in _LIBRARIES for p in sorted(f.glob(g))]
-        if not found:
-            msg = f"peer vllm: no {' or '.join(_LIBRARIES)} in {folders('vllm')}"
-            raise PluginBroken(msg, fix=NEED.install)
-        for path in found:
-            try:
-                torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
-            except (OSError, RuntimeError) as error:
-                words = " ".join(str(error).split())[:300]
-                msg = f"peer vllm: {path} does not load with torch {torch.__version__}: {words}"
-                raise PluginBroken(msg, fix=f"{NEED.install}, built for this torch") from error
-    return torch.ops._C  # noqa: SLF001
+    return loaded(KERNELS)
 
 
 @cache
@@ -113,6 +99,7 @@ _resolve = loading(ops)
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -125,6 +112,7 @@ def rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
+    on_gpu(x, weight)
     y = torch.empty_like(x)
     if x.numel():
         ops().rms_norm(y, x, weight, eps)
@@ -138,6 +126,7 @@ def rms_norm(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -151,6 +140,7 @@ def fused_add_rms_norm_(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> None:
     """Adds into ``residual`` and normalises into ``x``."""
+    on_gpu(x, residual, weight)
     if x.numel():
         ops().fused_add_rms_norm(x, residual, weight, eps)
 
@@ -169,11 +159,13 @@ def _gated(kernel: Any, x: Tensor) -> Tensor:
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def silu_and_mul(x: Tensor) -> Tensor:
     """Gates into a fresh tensor."""
+    on_gpu(x)
     return _gated(ops().silu_and_mul, x)
 
 
@@ -184,11 +176,13 @@ def silu_and_mul(x: Tensor) -> Tensor:
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     """Gates into a fresh tensor; each approximation is a kernel of its own."""
+    on_gpu(x)
     own = ops()
     return _gated(own.gelu_tanh_and_mul if approximate == "tanh" else own.gelu_and_mul, x)
 
@@ -205,6 +199,7 @@ def rotate_(q: Tensor, k: Tensor | None, at: Tensor, table: Tensor, pairing: str
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -212,6 +207,7 @@ def rotary_embedding_(
     q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, pairing: str = "neox"
 ) -> None:
     """Turns ``q`` and ``k`` in place; its table is made of the angles at every call."""
+    on_gpu(q, k, cos, sin)
     if q.numel():
         at = positions(q.shape[0], q.device)
         rotate_(q, k, at, torch.cat((cos, sin), -1), pairing)
@@ -224,6 +220,7 @@ def rotary_embedding_(
     requires=[NEED],
     graph_safe=True,
     deterministic=True,
+    checks=False,
     resolve=_resolve,
     on_request=True,
 )
@@ -236,6 +233,7 @@ def kv_cache_write(
     layout: str = "NHD",  # noqa: ARG001  # NHD by the domain
 ) -> None:
     """Copies each token's rows into its slot."""
+    on_gpu(k, v, k_cache, v_cache, slots)
     if k.numel():
         unit = unit_scale(k.device)
         _write()(k, v, k_cache, v_cache, slots, "auto", unit, unit)

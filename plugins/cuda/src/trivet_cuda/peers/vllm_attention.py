@@ -25,9 +25,9 @@ from trivet.contracts import (
     rank,
     rows,
 )
-from trivet.errors import PluginBroken
-from trivet_cuda.peers.installed import HALVES, folders, loading
-from trivet_cuda.peers.vllm import NEED
+from trivet_cuda.peers.installed import HALVES, loading
+from trivet_cuda.peers.residence import on_gpu
+from trivet_cuda.peers.vllm_libraries import ATTENTION, NEED, loaded
 
 _DOMAIN: Final[list[Term]] = [
     dtype("q", *HALVES),
@@ -51,19 +51,9 @@ def attend() -> Any:
     """The operator ``fwd``.
 
     Raises:
-        PluginBroken: the library is not there or does not load with this torch.
+        PluginBroken: the library is not there, does not load or must not be loaded.
     """
-    if not hasattr(torch.ops._vllm_fa3_C, "fwd"):  # noqa: SLF001
-        found = [p for f in folders("vllm") for p in f.glob("vllm_flash_attn/_vllm_fa3_C.*so")]
-        if not found:
-            raise PluginBroken("peer vllm: no vllm_flash_attn/_vllm_fa3_C", fix=NEED.install)
-        try:
-            torch.ops.load_library(str(found[0]))  # type: ignore[no-untyped-call]
-        except (OSError, RuntimeError) as error:
-            words = " ".join(str(error).split())[:300]
-            msg = f"peer vllm: {found[0]} does not load with torch {torch.__version__}: {words}"
-            raise PluginBroken(msg, fix=f"{NEED.install}, built for this torch") from error
-    return torch.ops._vllm_fa3_C.fwd  # noqa: SLF001
+    return loaded(ATTENTION).fwd
 
 
 def paged(
@@ -96,6 +86,7 @@ def paged(
     domain=_DOMAIN,
     requires=[NEED, feature("wgmma")],
     graph_safe=True,
+    checks=False,
     resolve=loading(attend),
     on_request=True,
 )
@@ -115,6 +106,7 @@ def paged_attention(
     layout: str = "NHD",  # noqa: ARG001  # NHD by the domain
 ) -> Tensor:
     """Attends for ragged queries into a fresh tensor."""
+    on_gpu(q, k_cache, v_cache, block_table, query_start, seq_lens)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     if q.numel() and k_cache.numel():
         paged(q, k_cache, v_cache, block_table, query_start, seq_lens, max_query_len,
