@@ -21,7 +21,7 @@ Made: TypeAlias = tuple[Callable[[], object], int]
 _PAGE: Final = 16
 _CONTEXTS: Final = ((16, 8192), (256, 2048))
 """Keys of a sequence in decoding, for so many sequences at most."""
-_PROMPT: Final = 512
+_PROMPT: Final = 2048
 """Longest query of a sequence in prefill."""
 
 
@@ -192,7 +192,7 @@ def paged_attention_decode(key: Key, rows: int, _: Any, device: torch.device) ->
 
 
 def paged_attention_prefill(key: Key, rows: int, _: Any, device: torch.device) -> Made:
-    """``rows`` tokens of prompts of at most 512, without keys of before."""
+    """``rows`` tokens of prompts of at most 2048, without keys of before."""
     whole, rest = divmod(rows, _PROMPT)
     queries = [_PROMPT] * whole + [rest] * (rest > 0)
     return _attention(key, queries, max(queries), device)
@@ -208,35 +208,43 @@ _BF16: Final[dict[str, Any]] = {"dtype": "bfloat16"}
 _NORM: Final[dict[str, Any]] = {**_BF16, "weight": "bfloat16"}
 _HEADS: Final[dict[str, Any]] = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 _ROTARY: Final[dict[str, Any]] = {**_BF16, **_HEADS, "half": 64, "pairing": "neox"}
-_SEQUENCES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_TOKENS: Final = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
+_HIDDEN: Final = [2048, 4096, 5120, 7168, 8192]
+_GATES: Final = [*_HIDDEN, 14336]
+_ROWS: Final = (1, 8, 32, 128, 512, 2048, 8192, 16384)
+_SEQUENCES: Final = (1, 4, 8, 16, 32, 64, 256)
+_TOKENS: Final = (16, 64, 256, 1024, 4096, 8192)
 
 
 def trials(arch_shared_kib: int) -> dict[str, Trials]:
     """By the names of tables; attention's keys hold the memory that a program can share."""
-    attention = {**_BF16, "group": 4, "page": _PAGE, "shared": arch_shared_kib}
+    attention = {**_BF16, "head_dim": 128, "page": _PAGE, "shared": arch_shared_kib}
+    gates = tuple(
+        key for act in ("silu", "tanh") for key in _keys(**_BF16, act=act, gated=True, width=_GATES)
+    )
+    turns = {**_BF16, "kv_heads": 8, "head_dim": 128, "half": 64, "pairing": "neox"}
+    inplace = _keys(**turns, heads=[h // 128 for h in _HIDDEN], inplace=True)
     return {
-        "rms_norm": Trials(rms_norm, _keys(**_NORM, hidden=[2048, 4096, 5120, 7168, 8192])),
-        "fused_add_rms_norm": Trials(
-            fused_add_rms_norm, _keys(**_NORM, hidden=[2048, 4096, 5120, 7168, 8192])
-        ),
-        "layer_norm": Trials(layer_norm, _keys(**_NORM, hidden=[768, 4096])),
-        "qk_rms_norm": Trials(qk_rms_norm, ({**_NORM, **_HEADS},)),
-        "activation_rows": Trials(
-            activation_rows, _keys(**_BF16, act="silu", gated=True, width=[2048, 8192, 14336])
-        ),
+        "rms_norm": Trials(rms_norm, _keys(**_NORM, hidden=_HIDDEN), _ROWS),
+        "fused_add_rms_norm": Trials(fused_add_rms_norm, _keys(**_NORM, hidden=_HIDDEN), _ROWS),
+        "layer_norm": Trials(layer_norm, _keys(**_NORM, hidden=[768, 4096]), _ROWS),
+        "qk_rms_norm": Trials(qk_rms_norm, ({**_NORM, **_HEADS},), _ROWS),
+        "activation_rows": Trials(activation_rows, gates, _ROWS),
         "activation_flat": Trials(
             activation_flat, _keys(**_BF16, act=["silu", "tanh"]), tuple(4**n for n in range(5, 14))
         ),
-        "rotary_embedding": Trials(rotary_embedding, _keys(**_ROTARY, inplace=[False, True])),
-        "rotary_kv_cache_write": Trials(rotary_kv_cache_write, ({**_ROTARY, "cache": "bfloat16"},)),
+        "rotary_embedding": Trials(
+            rotary_embedding, (*inplace, {**_ROTARY, "inplace": False}), _ROWS
+        ),
+        "rotary_kv_cache_write": Trials(
+            rotary_kv_cache_write, ({**_ROTARY, "cache": "bfloat16"},), _ROWS
+        ),
         "kv_cache_write": Trials(
-            kv_cache_write, _keys(**_BF16, cache="bfloat16", width=[256, 1024])
+            kv_cache_write, _keys(**_BF16, cache="bfloat16", width=[h // 4 for h in _HIDDEN]), _ROWS
         ),
         "paged_attention_decode": Trials(
-            paged_attention_decode, _keys(**attention, head_dim=[64, 128]), _SEQUENCES
+            paged_attention_decode, _keys(**attention, group=[4, 8]), _SEQUENCES
         ),
         "paged_attention_prefill": Trials(
-            paged_attention_prefill, _keys(**attention, head_dim=[64, 128]), _TOKENS
+            paged_attention_prefill, _keys(**attention, group=[4, 8]), _TOKENS
         ),
     }

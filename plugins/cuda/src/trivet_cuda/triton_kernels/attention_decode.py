@@ -185,12 +185,12 @@ JOIN = Kernel(
 def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
     """Configs worth measuring: ``RESIDENT`` programs of a multiprocessor decide on the parts."""
     del rows
-    for block in (16, 32, 64, 128):
-        for warps in (1, 2, 4, 8):
-            for stages in (2, 3, 4, 5):
+    for block, among in ((16, (1, 2)), (32, (1, 2, 4)), (64, (2, 4)), (128, (4, 8))):
+        for warps in among:
+            for stages in (2, 3, 4):
                 kept = (stages - 1) * 2 * block * host.row_bytes(key) >> 10
-                for resident in (1, 2, 3, 4, 6, 8):
-                    if block <= 32 * warps and 32 <= kept * resident <= key["shared"]:
+                for resident in (1, 2, 4, 8):
+                    if 32 <= kept * resident <= key["shared"]:
                         yield {
                             "BLOCK_N": block,
                             "LEAST": max(block, 128),

@@ -257,7 +257,7 @@ def _limit(key: Mapping[str, Any]) -> dict[str, int]:
 def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
     """Configs worth measuring."""
     del rows
-    for block_m, warps in ((32, 4), (64, 4), (64, 8), (128, 4), (128, 8)):
+    for block_m, warps in ((32, 4), (64, 4), (128, 4), (128, 8), (256, 8)):
         for block_n in (32, 64, 128):
             for stages in (2, 3, 4):
                 tile = host.row_bytes(key) * (2 * (stages - 1) * block_n + block_m)

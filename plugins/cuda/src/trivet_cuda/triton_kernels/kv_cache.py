@@ -75,7 +75,7 @@ _FEW_TOKENS: Final = 512
 def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
     """Tokens a program, and warps."""
     block = min(power_of_two(key["width"]), _WIDEST)
-    for count in (1, 2, 4, 8, 16):
+    for count in (1, 2, 4, 8):
         if count <= power_of_two(rows) and count * block <= 4 * _WIDEST:
             for warps in (1, 2, 4, 8):
                 yield {"ROWS": count, "num_warps": warps}

@@ -28,9 +28,7 @@ from trivet.kernels.triton.tuning import trials
 from trivet.kernels.triton.tuning.kept import Kept, source_digest
 from trivet.kernels.triton.tuning.table import merge
 
-NEAR: Final = 1.02
-"""Configs within 2 % of the fastest captured one are equals; the fastest cold one is taken."""
-CLOSE: Final = 1.05
+CLOSE: Final = 1.15
 """Configs that are slower than this times the fastest so far are not measured cold."""
 
 Say: TypeAlias = Callable[[str, int, int], None]
@@ -65,11 +63,12 @@ class Place:
 
     @property
     def best(self) -> Tried | None:
-        """The one for the table; None when nothing was measured."""
-        if not self.timed:
-            return None
-        near = min(t.us for t in self.timed) * NEAR
-        return min((t for t in self.timed if t.us <= near), key=lambda t: t.cold_us)
+        """The one for the table: the least product of both times; None when nothing was measured.
+
+        A serving process meets both: data that the kernel before has left in the cache, and weights
+        or pages that it has not seen for a whole step.
+        """
+        return min(self.timed, key=lambda t: (t.us * t.cold_us, t.us), default=None)
 
     def row(self, usual: Config) -> dict[str, Any]:
         """The row of a table; with the default config and no time when nothing was measured."""
