@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from trivet.errors import ConfigError
 from trivet_cuda.discovery import __main__ as command
 from trivet_cuda.discovery import judge, recording, this_machine
-from trivet_cuda.discovery.record import gather, nvml_facts
+from trivet_cuda.discovery.record import arch_flags, gather, nvml_facts
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is in the development set-up")
 DATA = Path(__file__).parent / "data"
@@ -354,3 +354,23 @@ def test_the_record_is_kept_when_cuda_gives_no_answer(tmp_path, capsys, monkeypa
     assert command.main(["--record", str(kept), "--verify"]) == 2
     assert "CUDA gives no answer: no room on the device" in capsys.readouterr().err
     assert recording.load(str(kept))["torch"]["version"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"x\0sm_75 sm_80 sm_90a compute_120\0y", ["sm_75", "sm_80", "sm_90a", "compute_120"]),
+        (b"\0sm_count\0 sm_90 \0sm_90\0", ["sm_90"]),
+        (b"\0sm_\0compute_at\0", []),
+        (b"\0sm_80", ["sm_80"]),
+        (b"", []),
+    ],
+)
+def test_architectures_of_torch_are_read_from_its_library(tmp_path, content, found):
+    library = tmp_path / "libtorch_python.so"
+    library.write_bytes(content)
+    assert arch_flags(library) == found
+
+
+def test_a_library_that_is_not_there_names_no_architecture(tmp_path):
+    assert arch_flags(tmp_path / "torch_python.dll") == []

@@ -7,11 +7,14 @@ device and forbid the fork.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Callable, Mapping
 from ctypes import Structure, byref
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -54,6 +57,9 @@ _MIG_FACTS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "gpu_instance": (("nvmlDeviceGetGpuInstanceId",), ""),
     "compute_instance": (("nvmlDeviceGetComputeInstanceId",), ""),
 }
+_LIBRARY: Final = Path(torch.__file__).with_name("lib") / "libtorch_python.so"
+_LONGEST: Final = 400
+"""Bytes of the names of all architectures together."""
 _CUDA_DRIVER: Final = ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion")
 # The first reads the version of libcuda.so that a process loads, which a compatibility package of
 # a container replaces; the second that of the installed driver.
@@ -70,22 +76,36 @@ def gather(environ: Mapping[str, str] = os.environ) -> dict[str, object]:
 
 
 def torch_facts() -> dict[str, object]:
-    """How torch was built.
-
-    Its architectures come from the text of its configuration: whatever else torch has to tell them
-    marks the process, so that no child of a fork could use CUDA.
-    """
+    """How torch was built."""
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "arch_flags": arch_flags(torch.__config__.show()),
+        "arch_flags": arch_flags(_LIBRARY) if torch.version.cuda else [],
     }
 
 
-def arch_flags(configuration: str) -> list[str]:
-    """The architectures that ``torch.__config__.show()`` names, as ``sm_90`` or ``compute_90``."""
-    return list(dict.fromkeys(re.findall(r"code=((?:sm|compute)_\w+)", configuration)))
+@cache
+def arch_flags(library: Path) -> list[str]:
+    """The architectures that torch has code for, as ``sm_90`` or ``compute_90``; [] if unknown.
+
+    It is read from the library, where it lies as one string: torch's functions that tell it mark
+    the process, and its configuration as text starts the driver, so that after either no child of
+    a fork could use CUDA.
+    """
+    try:
+        with (
+            library.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            at = -1
+            while (at := content.find(b"\0sm_", at + 1)) >= 0:
+                text = content[at + 1 : at + _LONGEST].partition(b"\0")[0]
+                if re.fullmatch(rb"(?:(?:sm|compute)_\d+[a-z]?(?: |$))+", text):
+                    return text.decode("ascii").split()
+    except (OSError, ValueError):  # another system's name for it, or an empty file
+        return []
+    return []
 
 
 def nvml_facts(binding: Callable[[], Any]) -> dict[str, object]:

@@ -201,13 +201,12 @@ def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
 
 
 def default(key: Mapping[str, Any]) -> tuple[tuple[float, dict[str, int]], ...]:
-    """Small programs, four of a multiprocessor where the memory allows it."""
-    block = 16 if key["dtype"] == "float32" else 32
+    """Two programs of a multiprocessor, each with as much in flight as the memory allows."""
+    block = 16 if key["dtype"] == "float32" else 64 if key["head_dim"] <= 128 else 32
     tile = 2 * block * host.row_bytes(key) >> 10
-    stages = max(2, min(3, 1 + key["shared"] // 4 // (tile + 2)))
-    resident = max(1, min(4, key["shared"] // ((stages - 1) * tile + 2)))
-    config = {"BLOCK_N": block, "LEAST": 128, "RESIDENT": resident}
-    return ((inf, {**config, "num_warps": 2, "num_stages": stages}),)
+    stages = max(2, min(3, 1 + key["shared"] // 2 // (tile + 2)))
+    config = {"BLOCK_N": block, "LEAST": 128, "RESIDENT": 2}
+    return ((inf, {**config, "num_warps": 4, "num_stages": stages}),)
 
 
 def most_rows(dtype: torch.dtype) -> int:
