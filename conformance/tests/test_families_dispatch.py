@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from trivet.catalogue.norm import rms_norm
 from trivet.contracts import dtype, implements
 from trivet.errors import DomainError
 from trivet_conformance import Status, from_functions, references, run
-from trivet_conformance.families import stream
+from trivet_conformance.families import dispatch, stream
 from trivet_conformance.result import BAD
 from trivet_conformance.selftest.mutants.by_family.stream import DEVICE_VARIANTS
 
@@ -75,6 +77,42 @@ def test_every_wrong_argument_is_one_check():
     judged = [r for r in results if r.status is not Status.NOT_SUPPORTED]
     assert {r.status for r in judged} == {Status.REFUSED_OK}
     assert {r.finding.inputs["argument"] for r in judged} == set(rms_norm.parameters)
+
+
+def plain(x, weight, eps=1e-6, weight_offset=0.0, weight_in_float32=False, variance_size=0):
+    return rms_norm.reference(x, weight, eps, weight_offset, weight_in_float32, variance_size)
+
+
+def _site(facts):
+    def made(*values):
+        return plain(*values)
+
+    return made
+
+
+_KEPT = _site({})
+
+
+def _kept(facts):
+    return _KEPT
+
+
+@pytest.mark.parametrize("resolve", [_site, _kept, lambda facts: None])
+def test_a_function_that_a_claim_makes_for_a_site_is_its_own(resolve):
+    function = types.FunctionType(plain.__code__, globals(), "plain", plain.__defaults__)
+    mark = implements("rms_norm@1", name="made", resolve=resolve)
+    results = run(from_functions([mark(function)], "toy"), families=["dispatch"], quick=True)
+    binds = [r for r in results if ":bind:" in r.id]
+    assert binds
+    assert [(r.status, r.finding.power) for r in binds] == [(Status.PASS, 2)] * len(binds)
+
+
+def test_only_the_claim_s_own_function_is_the_function_itself():
+    wrapper = dispatch._wrapper(_KEPT)
+    assert dispatch.another(wrapper, [_KEPT, _KEPT])
+    assert dispatch.another(_site({}), [_KEPT, _KEPT])
+    assert not dispatch.another(_site({}), [_site({}), _site({})])
+    assert dispatch.another(wrapper, [_site({}), _site({})])
 
 
 def test_devices_without_streams_say_so():

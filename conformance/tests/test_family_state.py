@@ -11,7 +11,7 @@ import torch
 
 from trivet.catalogue.activation import silu_and_mul
 from trivet.contracts import implements
-from trivet_conformance.calls import fresh
+from trivet_conformance.calls import fresh, fresh_program
 from trivet_conformance.families import around, state
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Status
@@ -99,9 +99,7 @@ def test_every_call_is_the_first_one_of_its_process(module):
     one = one_of(target)
     given = fresh.packed(target.implementation, one.placed())
     for _ in range(3):
-        (made,) = fresh.fresh_call(
-            target.implementation, "none", given, torch.device("cpu"), forks=True
-        )
+        (made,) = fresh.fresh_call(target.implementation, "none", given, torch.device("cpu"))
         assert made.unique().tolist() == [1.0]
     assert not module.calls
 
@@ -111,6 +109,23 @@ def test_a_right_call_passes_once_in_quick_grids_and_for_every_dtype_else(module
     quick, whole = findings(target, "fresh"), findings(target, "fresh", quick=False)
     assert [f.status for f in quick] == [Status.PASS]
     assert [f.status for f in whole] == [Status.PASS] * 3
+
+
+def test_a_device_that_no_fork_reaches_is_asked_for_in_whole_processes(monkeypatch):
+    asked = []
+
+    class Started:
+        def ask(self, row):
+            asked.append(row["fork"])
+            return ("unforkable", "the driver runs") if row["fork"] else ("made", b"")
+
+    monkeypatch.setattr(fresh, "_unforkable", set())
+    monkeypatch.setattr(fresh, "_server", Started)
+    for _ in range(2):
+        assert fresh._asked({}, "another") == ("made", b"")
+    assert asked == [True, False, False]
+    assert fresh_program._unreached("cpu") is None
+    assert fresh_program._unreached("no_such")[0] == "unforkable"
 
 
 def test_a_process_that_dies_is_a_crash_and_the_next_call_is_made(module):

@@ -12,8 +12,8 @@ from trivet_conformance.selftest.hostile import HOSTILE, judge_hostile
 from trivet_conformance.subject.subject import references
 
 EVERY_RUN = {
-    "crashes", "ends", "hangs", "prints", "patches", "detects_modules", "detects_environment",
-    "raises_at_import", "writes_junk",
+    "crashes", "breaks_the_device", "ends", "hangs", "prints", "patches", "detects_modules",
+    "detects_environment", "raises_at_import", "writes_junk",
 }  # fmt: skip
 
 

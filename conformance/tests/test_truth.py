@@ -130,3 +130,15 @@ def test_sizes_that_do_not_fit_each_other_are_no_calls():
     bench = Bench(0)
     assert not bench.is_call(op, make(dims, {}, {"T": torch.float32}))
     assert bench.is_call(op, make(dims | {"rotary_half": 4}, {}, {"T": torch.float32}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(4))
+def test_where_all_numbers_are_one_two_roundings_are_legal_and_four_units_are_not(seed, dtype):
+    op, bench = operators()["silu_and_mul"], Bench(seed)
+    point = make({"tokens": 5, "inter": 64}, {}, {"T": dtype}, "all-equal@x")
+    truth = bench.truth(op, point)
+    gate, value = bench.arguments(op, point)["x"].chunk(2, -1)
+    rounded = torch.nn.functional.silu(gate) * value  # the gate is rounded, then the product
+    assert judge(op, truth, [rounded]).problems == ()
+    assert judge(op, truth, [truth.native[0] * (1 + 4 * torch.finfo(dtype).eps)]).problems

@@ -143,8 +143,6 @@ def fresh_call(
     kind: str,
     given: bytes,
     device: torch.device,
-    *,
-    forks: bool,
 ) -> list[Any]:
     """The results of a call that is the first one of its process, on the CPU.
 
@@ -153,7 +151,6 @@ def fresh_call(
         kind: the device's kind; there the implementation is looked for first.
         given: the arguments, from ``packed``.
         device: where the call is made; arguments are carried through the host.
-        forks: whether its process may come from a fork; a driver's state does not outlive one.
 
     Raises:
         NoFreshCall: it came to no result; the text says why.
@@ -169,17 +166,32 @@ def fresh_call(
         "threads": foreign(torch.get_num_threads),
         "given": given,
         "device": str(device),
-        "fork": forks,
     }
-    what, answer = _server().ask(row)
-    if not forks:
-        close()  # that process has made its call
+    what, answer = _asked(row, device.type)
     if what != "made":
         raise NoFreshCall(what, answer)
     made = torch.load(io.BytesIO(answer), weights_only=False)
     names = op.signature.names()
     after = dict(zip(names, made["given"]["positional"], strict=True)) | made["given"]["keyword"]
     return on_cpu(results_of(op, form, made["returned"], after))
+
+
+_unforkable: set[str] = set()
+"""Types of devices that a fork does not reach: their driver was started before it."""
+
+
+def _asked(row: Mapping[str, Any], kind: str) -> tuple[str, Any]:
+    """What a fork of the server answers; where that may be the fork's fault, a whole process."""
+    if kind not in _unforkable:
+        what, answer = _server().ask({**row, "fork": True})
+        if kind == "cpu" or what in ("made", "unknown"):
+            return what, answer
+        if what == "unforkable":
+            _unforkable.add(kind)
+    what, answer = _server().ask({**row, "fork": False})
+    close()  # that process has made its call
+    _server()  # the next one imports what it needs meanwhile
+    return what, answer
 
 
 def in_host_memory(value: Any) -> Any:

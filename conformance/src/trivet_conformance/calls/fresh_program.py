@@ -1,8 +1,9 @@
 """A program that makes single calls, each in a process in which nothing was called before.
 
 It is read as text and given to an interpreter of its own. It imports torch, trivet and the
-plugin, and forks for every call, so that a call never sees the state of another one. Requests and
-answers are pickles behind their length in eight bytes.
+plugin, and forks for every call, so that a call never sees the state of another one; where a
+driver was started for that already, it makes one call itself instead. Requests and answers are
+pickles behind their length in eight bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # what a plugin prints is no answer
     sys.path[:] = read(requests) or []
+    importlib.import_module("torch")  # while nobody waits
     while (row := read(requests)) is not None:
         data = pickle.dumps(_answer(row))
         answers.write(len(data).to_bytes(8, "big") + data)
@@ -49,7 +51,7 @@ def _forked(function: Callable[..., Any], row: Mapping[str, Any]) -> tuple[str, 
     if not child:
         os.close(source)
         with os.fdopen(sink, "wb") as stream:
-            stream.write(pickle.dumps(_call(function, row)))
+            stream.write(pickle.dumps(_unreached(row["device"]) or _call(function, row)))
         os._exit(0)
     os.close(sink)
     with os.fdopen(source, "rb") as stream:
@@ -59,6 +61,17 @@ def _forked(function: Callable[..., Any], row: Mapping[str, Any]) -> tuple[str, 
         return "died", f"signal {-status}" if status < 0 else f"status {status}"
     made: tuple[str, Any] = pickle.loads(data)  # noqa: S301 - from our own child
     return made
+
+
+def _unreached(device: str) -> tuple[str, Any] | None:
+    """The answer of a fork that cannot use the device, for its driver was started before."""
+    import torch
+
+    try:
+        torch.ones(1, device=device)
+    except Exception as error:  # noqa: BLE001 - a backend may raise anything; it is told
+        return "unforkable", f"{type(error).__name__}: {error}"
+    return None
 
 
 def _call(function: Callable[..., Any], row: Mapping[str, Any]) -> tuple[str, Any]:

@@ -110,8 +110,13 @@ def _mixed(t: Tensor, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
 
 
 def _equal(t: Tensor, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
-    del dtype, rng
-    return torch.full_like(t, 0.75)
+    """One number everywhere, another one in every draw: its error is one error, not many.
+
+    A budget from draws of one and the same number would be that number's luck. Six bits, so that
+    sums of it stay exact.
+    """
+    del dtype
+    return torch.full_like(t, int(torch.randint(33, 64, (1,), generator=rng)) / 64)
 
 
 SPECIALS: Final[Mapping[str, Callable[[Tensor, torch.dtype, torch.Generator], Tensor]]] = {
@@ -130,6 +135,11 @@ SPECIALS: Final[Mapping[str, Callable[[Tensor, torch.dtype, torch.Generator], Te
 
 EVERY_ARGUMENT: Final = ("nan", "inf", "minus-inf")
 """Specials that are put into every drawn tensor in turn; the others into activations only."""
+
+
+def is_one_number(mix: str) -> bool:
+    """Whether all elements of a mix are one number, so that they have one error together."""
+    return SPECIALS.get(mix.partition("@")[0]) is _equal
 
 
 def is_ordinary(mix: str) -> bool:

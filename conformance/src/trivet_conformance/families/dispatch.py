@@ -7,30 +7,27 @@ process offers the same.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial, wraps
 from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trivet.devices import Device
-from trivet.errors import TrivetError
 from trivet.judging.statistics import same_bits
+from trivet.selection.choose import Choice
 from trivet.selection.facts import Call, decide
 from trivet.settings import read
 from trivet_conformance.calls.calling import ProviderFault, copied, invoke, on_cpu
 from trivet_conformance.calls.layouts import Layout, Placed, leads
 from trivet_conformance.calls.points import Point
-from trivet_conformance.calls.proving import proving_facts, target_of
+from trivet_conformance.calls.proving import proving_facts
 from trivet_conformance.families.case import (
     Case,
     on_bases,
 )
+from trivet_conformance.families.elsewhere import offered, offered_elsewhere
 from trivet_conformance.judging.judge import judge
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.result import Finding, Status
@@ -87,22 +84,47 @@ def _bound(target: Target, bench: Bench, point: Point, home: Layout) -> Finding:
     prefer = {target.op.name: target.provider}
     settings = replace(read(), check=False, trace=False)
     binder = target.device.binder
-    held = [
-        binder.bind(target.bound_name, facts, binder.policy(prefer=prefer, settings=settings))
-        for _ in range(2)
-    ]
-    own = target.implementation.function
+    policy = binder.policy(prefer=prefer, settings=settings)
+    held = [binder.bind(target.bound_name, facts, policy) for _ in range(2)]
+    choice = binder.choose(target.bound_name, facts, policy)
+    own = [_of_site(target, choice) for _ in range(2)]
     inputs = point.to_json()
-    if any(_another(h, own) for h in held):
+    if any(another(h, own) for h in held):
         reason = f"a bind whose facts prove the domain holds {held[0]!r}, not the function itself"
         return Finding(Status.FAIL, reason, 1.0, inputs)
-    if not _another(partial(own), own):
+    accepted = [w for w in (partial(own[0]), _wrapper(own[0])) if not another(w, own)]
+    if accepted:
         return Finding(Status.ERROR, "the check has no power: it accepts a wrapper", inputs=inputs)
-    return Finding(Status.PASS, inputs=inputs, power=1)
+    return Finding(Status.PASS, inputs=inputs, power=2)
 
 
-def _another(held: Callable[..., Any], own: Callable[..., Any]) -> bool:
-    return held is not own
+def _of_site(target: Target, choice: Choice) -> Callable[..., Any]:
+    """The vendor's function for a site: what its claim makes of the facts, or the marked one."""
+    own, resolve = target.implementation.function, target.implementation.claim.resolve
+    if resolve is None or choice.form != target.form:
+        return own
+    made: Callable[..., Any] = resolve(choice.facts.values) or own
+    return made
+
+
+def another(held: Callable[..., Any], own: Sequence[Callable[..., Any]]) -> bool:
+    """Whether what a bind holds is not the vendor's function for the site.
+
+    ``own`` is that function, asked for twice: where a claim makes a new one each time, the same
+    code is the same function.
+    """
+    if own[0] is own[1]:
+        return held is not own[0]
+    code = getattr(own[0], "__code__", None)
+    return code is None or getattr(held, "__code__", None) is not code
+
+
+def _wrapper(own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def wrapper(*values: Any, **named: Any) -> Any:
+        return own(*values, **named)
+
+    return wrapper
 
 
 def _counted(target: Target, bench: Bench, point: Point, home: Layout) -> Finding:
@@ -232,41 +254,6 @@ def _impure(placed: Placed) -> Iterator[tuple[str, Callable[[], Any]]]:
 # --- a fresh process -------------------------------------------------------------------------
 
 
-def offered(device: Device) -> list[list[str]]:
-    """Provider, operator, form, digest, and the digest of a plan, of all that a device offers."""
-    return [
-        [i.provider, i.operator.name, i.form, i.digest, _plan_digest(device, i)]
-        for i in device.offer.implementations
-    ]
-
-
-def _plan_digest(device: Device, i: Any) -> str:
-    try:
-        sites = {SITE: (target_of(i), proving_facts(i))}
-        plan = device.plan(sites, prefer={i.operator.name: i.provider}, lock=False)
-    except TrivetError as error:
-        return type(error).__name__
-    return plan.digest
-
-
-@cache
-def _elsewhere(kind: str) -> list[list[str]]:
-    """What a fresh process is offered; one process a device kind, its answer is kept."""
-    code = (
-        "import json, sys\n"
-        "sys.path[:] = json.loads(sys.argv[2])\n"  # a plugin given by its path is found there
-        "import trivet\n"
-        "from trivet_conformance.families.dispatch import offered\n"
-        "print('\\n' + json.dumps(offered(trivet.device(sys.argv[1]))))\n"
-    )
-    command = [sys.executable, "-c", code, kind, json.dumps(sys.path)]
-    done = subprocess.run(  # noqa: S603 - this very interpreter
-        command, capture_output=True, text=True, timeout=120, check=True
-    )
-    found: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def _fresh(target: Target, bench: Bench, point: Point, home: Layout) -> Finding:
     """A fresh process is offered the same, in the same order, with the same plans."""
     del bench, home
@@ -276,11 +263,10 @@ def _fresh(target: Target, bench: Bench, point: Point, home: Layout) -> Finding:
     if own.partition("/")[0] not in found:
         reason = "it is not installed, so another process does not know it"
         return Finding(Status.NOT_RUN, reason, inputs=inputs)
-    here = [row for row in offered(device) if row[0] == own]
-    try:
-        there = [row for row in _elsewhere(device.info.kind) if row[0] == own]
-    except (subprocess.SubprocessError, ValueError) as error:
-        return Finding(Status.FAIL, f"a fresh process: {error}", 1.0, inputs)
+    here = list(offered(device, own))
+    there, problem = offered_elsewhere(device.info.kind, own, len(here))
+    if problem:
+        return Finding(Status.FAIL, f"a fresh process that asks for it: {problem}", 1.0, inputs)
     if _differs(here, there):
         return Finding(Status.FAIL, f"here {here}, in a fresh process {there}", 1.0, inputs)
     wrong = [here[:-1], [*here, here[-1]], [[*here[0][:-1], "another"], *here[1:]]]

@@ -81,8 +81,7 @@ class _Stateful(Around):
         implementation, device = self.target.implementation, self.target.device
         given = packed(implementation, placed)
         here = on_cpu([copied(r) for r in call(self.target, placed).results])
-        forks = device.torch.type == "cpu"
-        there = fresh_call(implementation, device.info.kind, given, device.torch, forks=forks)
+        there = fresh_call(implementation, device.info.kind, given, device.torch)
         return self.settled([("the first call of a process", there), ("the call here", here)])
 
     def neighbours(self) -> Finding:

@@ -33,7 +33,7 @@ from trivet.judging.statistics import (
     same_bits,
 )
 from trivet_conformance.calls.calling import compute, in_float64
-from trivet_conformance.calls.mixes import is_ordinary
+from trivet_conformance.calls.mixes import is_one_number, is_ordinary
 from trivet_conformance.calls.points import Point, arguments
 
 T = TypeVar("T")
@@ -210,10 +210,13 @@ class Bench:
         """The budget of each result, from the reference's worst of fresh draws and this one.
 
         Every other draw lies transposed in memory: libraries sum such inputs in another order,
-        with other errors, and a budget from one order alone refuses plain sums.
+        with other errors, and a budget from one order alone refuses plain sums. Where all numbers
+        are one, a draw has one error, however many elements have it: it takes as many draws as
+        for few numbers.
         """
         largest = max(n.numel() for n in native)
-        draws = range(1, (MORE_DRAWS if largest < SMALL else DRAWS) + 1)
+        few = largest < SMALL or is_one_number(point.mix)
+        draws = range(1, (MORE_DRAWS if few else DRAWS) + 1)
         at_once = max(1, AT_ONCE // max(largest, 1))
         found = [[e] for e in own]
         for start in range(0, len(draws), at_once):

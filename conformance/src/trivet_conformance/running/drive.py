@@ -17,10 +17,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from trivet_conformance.calls.last_words import in_short, last_words
 from trivet_conformance.result import Finding, Result, Status
 from trivet_conformance.running.run import Place, Step
 from trivet_conformance.running.wire import (
     LOST_CHANNEL,
+    TOLD_WHY,
     Job,
     Listener,
     place_from_json,
@@ -42,8 +44,6 @@ MAKING: Final = 10
 
 DEATHS: Final = 20
 """Processes of one run that may die; then the rest is not run."""
-
-_SHOWN: Final = 5
 
 _TELLING: Final = ("PYTEST_", "TRIVET_CONFORMANCE")
 """Starts of variables that would tell a plugin that it is under test."""
@@ -130,8 +130,8 @@ class Driver:
             if self.finished or self.refused:
                 return None
             stderr.seek(0)
-            tail = stderr.read().decode("utf-8", "replace").strip().splitlines()[-_SHOWN:]
-            return process.returncode, over, tail
+            words = last_words(stderr.read().decode("utf-8", "replace"))
+            return process.returncode, over, words
 
     def _hand_over(self, process: subprocess.Popen[bytes], pipe: int, listener: Listener) -> None:
         first = {
@@ -205,15 +205,18 @@ class Driver:
             self.finished = not self.refused
         elif what == "passed":
             self._open = None
+        elif what == "ends":
+            self._why = message
         elif what == "result":
             found = result_from_json(message["row"])
             self.done.add(found.id)
-            inner = found.family not in ("load", "harness")
+            inner = found.family != "load"
             self._open = replace(self._group, case="") if inner and self._group else None
             return found
         return None
 
     _group: Place | None = field(default=None, init=False)
+    _why: dict[str, Any] = field(default_factory=dict, init=False)
 
     def _death(self, code: int, over: bool, tail: list[str]) -> Result:
         place = self._open or Place("harness", "plugin", self.job.plugin, case="process")
@@ -221,11 +224,14 @@ class Driver:
         if over:
             how = f"no end within {self._seconds():g} s; the process was killed"
         elif code < 0:
-            how = f"the process died by {signal.Signals(-code).name}"
+            how = f"the process died by {signal.Signals(-code).name}{in_short(tail)}"
         elif code == LOST_CHANNEL:
             how = "the process closed descriptors that are not its own"
+        elif code == TOLD_WHY and self._why:
+            how, tail = self._why["how"], self._why["notes"]
         else:
-            how = f"the process was ended with status {code}"
+            how = f"the process was ended with status {code}{in_short(tail)}"
+        self._why = {}
         doing = "" if place.case else ", while cases were made: no further ones of this family"
         if not place.case:
             self._closed.add(place.group)

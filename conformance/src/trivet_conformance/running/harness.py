@@ -18,11 +18,11 @@ from trivet_conformance.calls.fresh import NoFreshCall, fresh_call, packed
 from trivet_conformance.calls.layouts import Layout, Placed
 from trivet_conformance.calls.points import Point
 from trivet_conformance.families.around import equal, flipped
-from trivet_conformance.families.case import base_points, claimed
+from trivet_conformance.families.case import Case, base_points, claimed
 from trivet_conformance.judging.judge import judge
 from trivet_conformance.judging.truth import Bench, Disagreement
 from trivet_conformance.result import Finding, Status
-from trivet_conformance.running.run import Place, grouped, place_of
+from trivet_conformance.running.run import Place, Watch, checks_of, grouped, place_of
 from trivet_conformance.subject.subject import Subject, Target
 
 Check = tuple[Place, Callable[[], Finding]]
@@ -43,25 +43,26 @@ class Sample:
     layout: Layout
 
 
-def harness_checks(subject: Subject, bench: Bench) -> Iterator[Check]:
-    """The checks of every implementation; those that need another process come last."""
-    samples = []
-    for target in grouped(subject.targets, bench, keep=True):
-        try:
-            sample = _sample(target, bench)
-        except ProviderFault:
-            sample = None  # what families tell at length
-        if sample is None:
-            continue
-        samples.append(sample)
-        yield _place(target, "result"), partial(_plain_result, sample, bench)
-        yield _place(target, "memory"), partial(_memory, sample, bench)
-    for sample in samples:
-        yield _place(sample.target, "detection"), partial(_detection, sample, bench)
+CHECKS: Final = ("result", "memory", "detection")
 
 
-def _place(target: Target, name: str) -> Place:
-    return place_of(target, "harness", f"{target.label}:{name}")
+def harness_checks(subject: Subject, bench: Bench, case: str, watch: Watch) -> Iterator[Check]:
+    """The checks of every implementation that are to be run; as for ``every_check``."""
+    for target in grouped(subject.targets, bench):
+        group = place_of(target, "harness")
+        if (not case or case.startswith(group.start)) and watch.group(group):
+            yield from checks_of(_cases(target, bench), group, case, watch)
+
+
+def _cases(target: Target, bench: Bench) -> Iterator[Case]:
+    try:
+        sample = _sample(target, bench)
+    except ProviderFault:
+        return  # what families tell at length
+    if sample is None:
+        return
+    for name, check in zip(CHECKS, (_plain_result, _memory, _detection), strict=True):
+        yield Case(f"{target.label}:{name}", "", partial(check, sample, bench))
 
 
 def _sample(target: Target, bench: Bench) -> Sample | None:
@@ -146,10 +147,7 @@ def _detection(sample: Sample, bench: Bench) -> Finding:
     try:
         given = packed(target.implementation, placed)
         here = invoke(target.op, target.form, target.implementation.function, placed)
-        there = fresh_call(
-            target.implementation, device.info.kind, given, device.torch,
-            forks=device.torch.type == "cpu",
-        )  # fmt: skip
+        there = fresh_call(target.implementation, device.info.kind, given, device.torch)
     except ProviderFault as fault:
         return Finding(Status.FAIL, str(fault), 1.0, inputs)
     except NoFreshCall as problem:

@@ -79,6 +79,9 @@ class Watch:
         del place
         return finding
 
+    def broken(self, finding: Finding) -> None:
+        """The making of cases came to an end that is none."""
+
 
 def run(
     subject: Subject,
@@ -132,19 +135,20 @@ def every_check(
             progress(group.group)
             if (case and not case.startswith(group.start)) or not watch.group(group):
                 continue
-            yield from _checks(FAMILIES[family](target, bench), group, case, watch)
+            yield from checks_of(FAMILIES[family](target, bench), group, case, watch)
     for group in memory_places(subject, families):
         progress(group.group)
         if subject.memory is None or (case and not case.startswith(group.start)):
             continue
         if watch.group(group):
             own = memory.cases(group.family, subject.memory, bench)
-            yield from _checks(own, group, case, watch)
+            yield from checks_of(own, group, case, watch)
 
 
-def _checks(
+def checks_of(
     cases: Iterator[Case], group: Place, case: str, watch: Watch
 ) -> Iterator[tuple[Place, Callable[[], Finding]]]:
+    """The cases of a group that are to be run, each with its place."""
     for one in _safely(cases, group, watch):
         place = replace(group, case=one.name, dtype=one.dtype)
         if (not case or place.id == case) and watch.case(place):
@@ -207,6 +211,7 @@ def _safely(cases: Iterator[Case], group: Place, watch: Watch) -> Iterator[Case]
         case = _guarded(following, watch, broken)
         if broken:
             finding = broken[0]
+            watch.broken(finding)
             name = group.id.removeprefix(group.start)
             reason = f"no further cases: {finding.reason}"
             end = Finding(finding.status, reason, finding.margin)

@@ -14,6 +14,9 @@ from trivet_conformance.running.run import Place
 LOST_CHANNEL = 87
 """Exit status of a worker whose channel was closed under it."""
 
+TOLD_WHY = 86
+"""Exit status of a worker that had to end, and said why."""
+
 
 @dataclass(frozen=True)
 class Job:

@@ -16,19 +16,29 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from trivet.errors import TrivetError
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.judging.truth import Bench
-from trivet_conformance.result import Finding, Result, Status
+from trivet_conformance.result import BAD, Finding, Result, Status
+from trivet_conformance.running import alive
 from trivet_conformance.running.harness import harness_checks
 from trivet_conformance.running.integrity import Guard
 from trivet_conformance.running.load_checks import Loading
-from trivet_conformance.running.run import Place, Watch, memory_places, place_of, run, safe
-from trivet_conformance.running.wire import Channel, Job, result_to_json
+from trivet_conformance.running.run import (
+    Place,
+    Watch,
+    memory_places,
+    place_of,
+    result,
+    run,
+    safe,
+    told,
+)
+from trivet_conformance.running.wire import TOLD_WHY, Channel, Job, result_to_json
 from trivet_conformance.subject.locating import Located, settle
 from trivet_conformance.subject.subject import Subject, installed
 
@@ -55,6 +65,10 @@ def main(given: Mapping[str, Any]) -> None:
         _work(channel, job, watch)
     except (TrivetError, ValueError) as error:
         channel.send("refused", text=str(error))
+    except Exception as error:  # noqa: BLE001 - outside of every check; the parent reports it
+        finding = Finding(Status.ERROR, told(error))
+        watch.broken(finding)
+        watch.give_up(f"outside of every check something raised {finding.reason}")
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the plugin may have closed it
             stream.flush()  # before the end is told: the parent then ends this process
@@ -73,12 +87,13 @@ def _work(channel: Channel, job: Job, watch: Telling) -> None:
     whole = installed(job.plugin)
     watch.subject = subject = whole.only(job.ops) if job.ops else whole
     chosen = [f for f in job.families or FAMILIES if f in FAMILIES]
-    places = [asdict(place_of(t, f)) for t in subject.targets for f in chosen]
-    places += map(asdict, memory_places(subject, job.families))
+    places = [place_of(t, f) for t in subject.targets for f in chosen]
+    places += memory_places(subject, job.families)
+    own = [asdict(p) for p in places if in_shard(p.group, job.shard)]
     channel.send(
         "hello",
         device=subject.device.info.to_json(),
-        groups=[] if job.checks_only else places,
+        groups=[] if job.checks_only else own,
         printed=loading.printed,
         loaded=True,
         implementations=len(whole.targets),
@@ -97,8 +112,9 @@ def _work(channel: Channel, job: Job, watch: Telling) -> None:
     if job.harness and not job.checks_only:
         gc.collect()
         bench = Bench(job.seed, quick=True)
-        for place, check in harness_checks(subject, bench):
-            watch.check(place, check)
+        for place, check in harness_checks(subject, bench, job.case, watch):
+            finding = watch.judged(place, safe(check, watch))
+            watch.tell(result(subject, job.seed, place, finding))
 
 
 def _empty(subject: Subject) -> Subject:
@@ -129,19 +145,20 @@ class Telling(Watch):
         self.plugin = job.plugin
 
     def group(self, place: Place) -> bool:
-        """Tells of it, unless it is done."""
-        if place.group in self.closed:
+        """Tells of it, unless it is done or another shard's."""
+        if place.group in self.closed or not in_shard(place.group, self.job.shard):
             return False
         self.channel.send("group", place=asdict(place))
         return True
 
     def end(self, place: Place) -> None:
-        """Tells that it is done."""
+        """Tells that it is done; a device that a passed case broke must not be the next one's."""
+        self.broken(Finding(Status.PASS))
         self.channel.send("closed", group=place.group)
 
     def case(self, place: Place) -> bool:
         """Tells of it, unless it is done or another shard's."""
-        if place.id in self.done or not in_shard(place.id, self.job.shard):
+        if place.id in self.done or not in_shard(place.group, self.job.shard):
             return False
         self.done.add(place.id)
         self.channel.send("case", place=asdict(place))
@@ -149,6 +166,8 @@ class Telling(Watch):
 
     def judged(self, place: Place, finding: Finding) -> Finding:
         """A failure where something was changed that belongs to everybody."""
+        if finding.status in BAD:
+            self.broken(finding)
         changes = self.guard.changes()
         if not changes:
             return finding
@@ -156,11 +175,20 @@ class Telling(Watch):
         self.channel.send("changes", place=asdict(place), text=text)
         return Finding(Status.FAIL, f"meanwhile {text}", 1.0, finding.inputs, finding.notes)
 
+    def broken(self, finding: Finding) -> None:
+        """Ends this process where the device ended; the parent says so of what is open."""
+        text = alive.failure(self.subject.device.torch) if self.subject else ""
+        if text:
+            self.give_up(f"the device failed in it: {text}", finding.reason)
+
+    def give_up(self, how: str, *notes: str) -> NoReturn:
+        """Ends this process with a reason; nothing is left to objects that would still act."""
+        self.channel.send("ends", how=how, notes=notes)
+        os._exit(TOLD_WHY)
+
     def check(self, place: Place, check: Callable[[], Finding]) -> None:
-        """Runs one check that belongs to no family."""
-        if (self.job.case and place.id != self.job.case) and place.family != "load":
-            return
-        known = place.id in self.done or not in_shard(place.id, self.job.shard)
+        """Runs a step of loading; also where it is known, for the next one needs it."""
+        known = place.id in self.done or not in_shard(place.group, self.job.shard)
         if not known:
             self.case(place)
         else:
@@ -184,9 +212,12 @@ class Telling(Watch):
         self.channel.send("result", row=result_to_json(line))
 
 
-def in_shard(name: str, shard: tuple[int, int]) -> bool:
-    """Whether a check belongs to a shard; its id alone decides."""
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+def in_shard(group: str, shard: tuple[int, int]) -> bool:
+    """Whether an implementation in a family belongs to a shard; its name alone decides.
+
+    What its cases share (right results, a compiled kernel, a plan) is then made by one shard.
+    """
+    number = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big")
     return number % shard[1] == shard[0] - 1
 
 

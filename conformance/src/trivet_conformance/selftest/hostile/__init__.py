@@ -73,6 +73,8 @@ HOSTILE: Final = (
             "load", Status.FAIL, "nowhere", 94, alive=False, attr="nowhere"),
     Hostile("crashes", "crashes", "reads at address zero",
             "value", Status.CRASH, "SIGSEGV", 95),
+    Hostile("breaks_the_device", "breaks_the_device", "leaves a device that does nothing more",
+            "value", Status.CRASH, "the device failed in it"),
     Hostile("exits", "exits", "calls sys.exit",
             "value", Status.FAIL, "SystemExit", 96),
     Hostile("ends", "ends", "calls os._exit with the status of success",
