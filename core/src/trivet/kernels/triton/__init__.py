@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         available,
         launcher,
     )
-    from trivet.kernels.triton.kernel import Kernel, Variant
+    from trivet.kernels.triton.kernel import Kernel, Settled, Variant
     from trivet.kernels.triton.kernel_set import KernelSet, Stopwatch, Trials
     from trivet.kernels.triton.tuned import Tuned
 
@@ -35,6 +35,7 @@ __all__ = [
     "Interpreted",
     "Kernel",
     "KernelSet",
+    "Settled",
     "Stopwatch",
     "Trials",
     "Tuned",
@@ -51,6 +52,7 @@ _HOMES: Final = {
     ),
     "CodeFacts": "trivet.kernels.triton.code_facts",
     "Kernel": "trivet.kernels.triton.kernel",
+    "Settled": "trivet.kernels.triton.kernel",
     "Variant": "trivet.kernels.triton.kernel",
     "KernelSet": "trivet.kernels.triton.kernel_set",
     "Stopwatch": "trivet.kernels.triton.kernel_set",

@@ -8,14 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from trivet.errors import DeclarationError, OrderError, PluginBroken
-
-Settle = Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]]
-"""``settle(target)``: constants and compiler options that depend on what is compiled for."""
 
 Launch = Callable[..., None]
 """``launch(grid_x, grid_y, grid_z, *arguments)``: every run-time argument, in kernel order."""
@@ -43,9 +40,27 @@ TYPES: Final[Mapping[torch.dtype, str]] = MappingProxyType(
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def _nothing(target: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+class Settled(NamedTuple):
+    """What the target decides about a kernel.
+
+    Args:
+        constants: values of ``tl.constexpr`` arguments.
+        options: of Triton's compiler.
+        asked: attribute of Triton's launcher -> what is asked for it at each launch.
+    """
+
+    constants: Mapping[str, Any] = _NONE
+    options: Mapping[str, Any] = _NONE
+    asked: Mapping[str, Callable[[], bool]] = _NONE
+
+
+Settle = Callable[[Any], Settled]
+"""``settle(target)``, with None where the kernel is interpreted."""
+
+
+def _nothing(target: Any) -> Settled:
     del target
-    return _NONE, _NONE
+    return Settled()
 
 
 _NAMES: Final = frozenset(TYPES.values())
@@ -73,7 +88,7 @@ class Kernel:
         parameters = inspect.signature(plain).parameters.values()
         fixed = [p.name for p in parameters if "constexpr" in str(p.annotation)]
         self.order = tuple(p.name for p in parameters)
-        self.settle, self.settled = settle, dict(settle(None)[0])
+        self.settle, self.settled = settle, dict(settle(None).constants)
         self._same("settled constants", set(self.settled) - set(fixed), frozenset())
         self.constants = frozenset(fixed) - set(self.settled)
         self.arguments = tuple(n for n in self.order if n not in fixed)
@@ -176,7 +191,7 @@ class Variant:
     def source(self, target: Any) -> Any:
         """What Triton's compiler takes for a target."""
         kernel = self.kernel
-        constants = {**dict(self.constants), **self.kernel.settle(target)[0]}
+        constants = {**dict(self.constants), **kernel.settle(target).constants}
         if not hasattr(kernel.function, "cache_key"):
             msg = f"kernel {kernel.name} was decorated under TRITON_INTERPRET=1: it cannot compile"
             raise OrderError(msg, fix="unset TRITON_INTERPRET and start again")
@@ -203,7 +218,7 @@ class Variant:
         """
         if target is None:
             target = import_module("triton.runtime").driver.active.get_current_target()
-        settled = self.kernel.settle(target)[1]
+        settled = self.kernel.settle(target).options
         options = {"enable_fp_fusion": True, **settled, **dict(self.options)}
         try:
             source = self.source(target)

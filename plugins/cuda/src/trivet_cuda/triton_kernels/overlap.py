@@ -12,14 +12,21 @@ holds for any kernel before, and for any after, which need not know of it; in ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from trivet.kernels.triton import Settled
+
 _FIRST: Final = 90
+_CAPTURED: Final = getattr(  # the public function is a Python one around it
+    torch._C,  # noqa: SLF001
+    "_cuda_isCurrentStreamCapturing",
+    torch.cuda.is_current_stream_capturing,
+)
 
 
 @triton.jit
@@ -34,7 +41,11 @@ def after_previous(OVERLAP: tl.constexpr):
         gdc_launch_dependents()
 
 
-def overlap(target: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """``settle`` of a kernel: the constant ``OVERLAP`` and the option of its launch."""
-    able = target is not None and target.backend == "cuda" and target.arch >= _FIRST
-    return {"OVERLAP": able}, {"launch_pdl": True} if able else {}
+def overlap(target: Any) -> Settled:
+    """``settle`` of a kernel: the constant ``OVERLAP``, and launches that are marked in graphs.
+
+    A marked launch takes the driver longer, which only a graph saves again.
+    """
+    if target is None or target.backend != "cuda" or target.arch < _FIRST:
+        return Settled({"OVERLAP": False})
+    return Settled({"OVERLAP": True}, {"launch_pdl": True}, {"launch_pdl": _CAPTURED})
