@@ -26,7 +26,18 @@ from trivet.catalogue import operators
 from trivet.cli.declaration import signatures
 from trivet.contracts import Operator, hooks
 from trivet.errors import all_errors
-from trivet.memory import ledger, sleep, spill
+from trivet.memory import (
+    adaptors,
+    buffers,
+    layouts,
+    ledger,
+    migrate,
+    pools,
+    sleep,
+    spill,
+    tiers,
+)
+from trivet.memory.kv import groups, keys, leases
 from trivet.selection import authority
 from trivet.selection.forms import SUFFIX
 from trivet.settings import markdown_table
@@ -161,10 +172,17 @@ ENGINE: dict[str, Callable[..., Any] | type] = {
     "Step": step.Step,
     "dev.memory": memory.DeviceMemory,
     "dev.memory.ledger": ledger.Ledger,
+    "dev.memory.budget": memory.Budget,
     "dev.memory.sleeper": sleep.Sleep,
     "trivet.memory.spill.Spill": spill.Spill,
     "KvBlocks": memory.KvBlocks,
     "KvCaches": memory.KvCaches,
+    **{
+        f"{home.__name__}.{name}": getattr(home, name)
+        for home in (keys, leases, groups, buffers, adaptors, pools, tiers, migrate, layouts)
+        for name in home.__all__
+        if callable(getattr(home, name))
+    },
     "dev.collectives": collectives.DeviceCollectives,
     "DeviceGroup": collectives.DeviceGroup,
     "dev.capture": capture.DeviceCapture,

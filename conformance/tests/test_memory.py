@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -66,6 +67,52 @@ def test_figures_count_what_was_judged_wrongly():
     figures = memory_figures(outcomes)
     assert figures["memory_mutants"] == figures["memory_mutants_killed"] == len(outcomes) // 2
     assert figures["memory_legal"] == figures["memory_legal_accepted"] == len(outcomes) // 2
+
+
+@pytest.mark.parametrize("kind", ["class", "device", "property"])
+def test_what_cannot_be_asked_is_told_once_in_words(kind):
+    class Odd:
+        def traits(self):
+            return Traits("cpu", Tier.HOST)
+
+        def allocate(self, nbytes, *, tag):
+            return torch.empty(nbytes, dtype=torch.uint8)
+
+        def deallocate(self, buffer):
+            pass
+
+    if kind == "property":
+        Odd.traits = property(Odd.traits)
+    rows = found(Leg("acme", CPU, Odd if kind == "class" else Odd()), "memory.allocate")
+    wrong = {name: row.reason for (_, name), row in rows.items() if row.status in BAD}
+    words = {"class": "make one of it: ", "device": "no torch.device", "property": "no traits()"}
+    assert words[kind] in wrong["traits"]
+    assert set(rows) == {("memory.allocate", "abilities"), ("memory.allocate", "traits")}
+    assert {row.status for row in rows.values()} <= {Status.FAIL, Status.PASS}
+
+
+def test_the_allocator_of_the_page_for_vendors_is_right():
+    page = Path(__file__).resolve().parents[2] / "docs/how-to/bring-memory.md"
+    text = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    space = {"__name__": "page"}
+    exec(compile(text, "page", "exec"), space)  # noqa: S102
+    rows = found(Leg("acme", CPU, space["trivet_memory"](None)), "memory.allocate")
+    assert not [row.reason for row in rows.values() if row.status in BAD]
+    assert rows["memory.allocate", "model"].status is Status.PASS
+
+
+def test_the_name_of_all_families_on_memory_stands_for_each(monkeypatch):
+    asked = []
+
+    def session(options):
+        asked.append(set(options.families))
+        raise ValueError("not run")
+
+    monkeypatch.setattr(sys.modules["trivet_conformance.cli.run"], "_session", session)
+    for names in (["memory"], ["memory", "value", "memory.info"], ["memory.info"]):
+        given = [word for name in names for word in ("--family", name)]
+        CliRunner().invoke(main, ["run", "--plugin", "reference", "--quick", *given])
+    assert asked == [set(MEMORY), {*MEMORY, "value"}, {"memory.info"}]
 
 
 def test_without_a_hook_core_is_judged_and_the_rest_is_absent():

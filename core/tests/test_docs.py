@@ -138,6 +138,9 @@ def test_what_a_vendor_imports_is_documented(generator):
         assert f"### trivet.contracts.memory.Allocator.{name}\n" in api
     for name in ("empty", "kv_caches", "kv_blocks", "account", "info", "stats"):
         assert f"### dev.memory.{name}\n" in api
+    for name in ("buffers.Buffers", "adaptors.Instrumented", "pools.BestFit", "kv.keys.keys_of"):
+        assert f"## trivet.memory.{name}\n" in api
+    assert "### dev.memory.budget.register_reclaimable\n" in api
     assert "### dev.collectives.group\n" in api
     assert "### dev.capture.buckets\n" in api
     assert "### trivet.contracts.capture.Capturer.begin\n" in api

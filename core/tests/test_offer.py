@@ -186,7 +186,8 @@ def trivet_collectives(device):
 def trivet_capture(device):
     return "graphs"
 """
-    got, _ = offer(dists, source)
+    got, line = offer(dists, source)
+    assert line.reason == "1 implementation, memory, collectives, capture"
     assert dict(got.defaults) == {"block_size": (32, "a page", "dev")}
     assert dict(got.memory) == {"dev": "allocator of dev"}
     assert dict(got.collectives) == {"dev": "links"}

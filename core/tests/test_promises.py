@@ -45,7 +45,8 @@ def test_every_public_module_has_a_section():
     legs = {f"trivet.contracts.{leg}" for leg in ("memory", "collectives", "capture")}
     optional = {"trivet.rope", "trivet.memory", "trivet.collectives", "trivet.kernels.triton"}
     optional |= {"trivet.capture"}
-    memory = ("adaptors", "layouts", "migrate", "pools", "sleep", "spill", "tiers")
+    memory = ("adaptors", "buffers", "layouts", "migrate", "pools", "sleep", "spill", "tiers")
+    memory += ("kv.groups", "kv.keys", "kv.leases")
     optional |= {f"trivet.memory.{name}" for name in memory}
     modules = {"trivet", "trivet.contracts", "trivet_conformance"} | legs | optional
     assert modules | CLASSES.keys() == PAGES.keys()

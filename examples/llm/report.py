@@ -192,7 +192,7 @@ def show_capture(rows: list[dict[str, Any]], console: Console) -> None:
 def cache_text(usage: Mapping[str, int]) -> str:
     """One sentence about what the KV cache saved and cost."""
     reused, prompt = usage["reused_tokens"], usage["prompt_tokens"]
-    short = f", {n} times a request was put aside" if (n := usage["preemptions"]) else ""
+    short = f", requests put aside: {n}" if (n := usage["preemptions"]) else ""
     return f"KV cache: {reused} of {prompt} prompt tokens were there already{short}"
 
 

@@ -213,6 +213,7 @@ class OutOfMemory(MemoryFault, torch.OutOfMemoryError):
     """
 
     cause = "The pool, the limit or the device is full."
+    command = "trivet memory"
 
     def __init__(  # one keyword a fact
         self,

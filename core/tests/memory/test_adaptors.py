@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import re
 
 import pytest
 import torch
@@ -9,7 +10,17 @@ import torch
 from allocators import Strict
 from trivet.contracts.memory import Exporter
 from trivet.errors import InvalidBuffer, MemoryFault, OutOfMemory
-from trivet.memory.adaptors import Aligned, Entry, Faulty, Logging, Simulated, read, replay
+from trivet.memory.adaptors import (
+    Aligned,
+    Entry,
+    Faulty,
+    Instrumented,
+    Logging,
+    Simulated,
+    read,
+    replay,
+)
+from trivet.memory.buffers import Buffers
 from trivet.memory.pools import BestFit, Binned
 from trivet.memory.ranges import Ranges
 
@@ -222,3 +233,41 @@ def test_ranges_join_on_both_sides():
     assert not ranges.remove(0, 10)
     assert ranges.take(31) is None
     assert (ranges.take(30), list(ranges), ranges.largest) == (0, [], 0)
+
+
+def test_a_log_is_read_from_a_path_as_text_and_from_an_open_file(tmp_path):
+    log = io.StringIO()
+    noted = Logging(Simulated(1 << 20), log)
+    noted.deallocate(noted.allocate(10, tag="t"))
+    path = tmp_path / "log.csv"
+    path.write_text(log.getvalue(), encoding="utf-8")
+    log.seek(0)
+    found = [list(read(str(path))), list(read(path)), list(read(log))]
+    assert found[0] == found[1] == found[2]
+    assert [entry.op for entry in found[0]] == ["allocate", "deallocate"]
+    assert not log.closed
+
+
+def test_what_is_no_log_at_all_is_no_empty_log():
+    with pytest.raises(MemoryFault, match=r"'hello\\n' is none of an allocation log"):
+        list(read(io.StringIO("hello\n")))
+    assert list(read(io.StringIO(""))) == []  # of JSON lines, without a head
+
+
+def test_an_operation_that_there_is_not_is_named():
+    with pytest.raises(MemoryFault, match="the operation 'alocate'\n  fix: one of allocate"):
+        replay([Entry("alocate", 1, 10)], Simulated(1 << 20))
+
+
+def test_a_limit_below_nothing_is_refused():
+    with pytest.raises(MemoryFault, match="-1 bytes are no limit"):
+        Instrumented(Simulated(1 << 20), limit_bytes=-1)
+
+
+@pytest.mark.parametrize("make", [Aligned, Binned, BestFit, Instrumented, Logging])
+def test_a_stack_is_built_on_an_allocator_alone(make):
+    more = {Aligned: (128,), Logging: (io.StringIO(),)}.get(make, ())
+    for odd, why in ((None, "NoneType is no allocator"), (Buffers(Simulated(64)), "no traits()"),
+                     (Simulated, "Simulated is a class")):  # fmt: skip
+        with pytest.raises(MemoryFault, match=re.escape(why)):
+            make(odd, *more)

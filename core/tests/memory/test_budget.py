@@ -346,3 +346,30 @@ def test_model_for_long():
     run_state_machine_as_test(
         Model, settings=settings(max_examples=2000, stateful_step_count=60, deadline=None)
     )
+
+
+@pytest.mark.parametrize(("priority", "release"), [("high", len), (1, None)])
+def test_a_registration_that_is_refused_leaves_nothing_behind(priority, release):
+    _, made = budget()
+    with pytest.raises(ConfigError, match="asked by"):
+        made.register_reclaimable("x", priority, release)
+    made.register_reclaimable("x", 1, lambda n: 0)
+    assert dict(made.reclaim(1)) == {"x": 0}
+
+
+def test_a_misspelt_or_odd_limit_is_refused():
+    _, made = budget()
+    with pytest.raises(AttributeError):
+        made.hard_limit = 1
+    for odd in ("64M", 1.5, -1):
+        with pytest.raises(MemoryFault, match="is no limit"):
+            made.hard_bytes = odd
+    assert made.hard_bytes is None
+
+
+def test_a_refusal_after_promises_still_says_who_was_asked():
+    ledger, made = budget(hard=100)
+    made.register_reclaimable("liar", 1, lambda n: n)
+    with pytest.raises(OutOfMemory) as caught:
+        ledger.account(200, "t")
+    assert caught.value.__notes__ == ["asked to give way: liar gave 100 bytes"]

@@ -288,3 +288,30 @@ def test_the_peak_has_nothing_of_an_allocation_that_failed():
     with pytest.raises(OutOfMemory):
         memory.empty((1 << 60,), torch.float32)
     assert memory.stats().max_accounted_bytes == 0
+
+
+def test_the_allocator_is_the_vendors_or_torchs_on_this_device():
+    vendors = Buffers()
+    assert DeviceMemory(CPU, vendors).allocator is vendors
+    torchs = DeviceMemory(CPU).allocator
+    assert torchs.traits().device == CPU
+    assert torchs.allocate(10, tag="t").numel() == 10
+
+
+def test_what_lacks_a_function_or_is_a_class_is_named():
+    class Nearly:
+        traits, allocate = Buffers.traits, Buffers.allocate
+
+    for odd, why in ((Nearly(), r"it lacks deallocate\(\)"), (Buffers, "is a class; make one")):
+        with pytest.raises(PluginBroken, match=why):
+            DeviceMemory(CPU, odd)
+
+
+def test_a_dtype_by_its_name_is_refused_in_words():
+    with pytest.raises(MemoryFault, match=r"'float32' is no torch\.dtype"):
+        DeviceMemory(CPU).kv_caches(1, 1, 16, 1, 8, "float32")
+
+
+def test_a_trait_that_there_is_not_is_no_trait_that_is_lacked():
+    with pytest.raises(MemoryFault, match="'aligment' is no trait"):
+        Traits(CPU, Tier.HOST).lacks({"aligment": 128})

@@ -239,3 +239,8 @@ def test_contents_against_a_model_for_long():
 
     long = settings(max_examples=2000, stateful_step_count=60, deadline=None, database=None)
     run_state_machine_as_test(ContentsAgainstAModel, settings=long)
+
+
+def test_blocks_of_no_tokens_have_no_keys():
+    with pytest.raises(MemoryFault, match="blocks of 0 tokens"):
+        keys_of([1, 2], 0)

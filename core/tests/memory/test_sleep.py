@@ -71,7 +71,7 @@ def test_views_of_torchs_memory_outlast_its_suspension():
     allocator.resume(raw)
     raw.fill_(1)
     assert view.eq(0x01010101).all()
-    with pytest.raises(MemoryFault, match="cannot be resized"):
+    with pytest.raises(MemoryFault, match="not torch's alone"):
         allocator.suspend(HostAllocator().allocate(10, tag=""))
 
 
@@ -192,20 +192,30 @@ def test_a_vendor_that_keeps_addresses_tells_nobody():
 
 def test_discarded_weights_are_loaded_again_by_their_names():
     sleep, weight = Sleep(CPU), torch.ones(4)
-    sleep.add({"w": weight, "tied": weight, "head": weight[1:]})
-    with pytest.raises(PartialReclaim, match="nothing loads them again") as caught:
+    head = weight[1:]
+    sleep.add({"w": weight, "tied": weight, "head": head, "ended": weight[2:]})
+    with pytest.raises(PartialReclaim, match=r"again; on\('weights', reload=") as caught:
         sleep.sleep(discard=["weights"])
     assert (caught.value.done, [*caught.value.failed]) == ((), ["weights/w"])
     assert weight.eq(1).all()
 
     def reload(piece):
         assert set(piece.tensors) == {"w", "tied", "head"}
-        piece.tensors["w"]().fill_(2)
+        piece.tensors["w"].fill_(2)
 
     sleep.on("weights", reload=reload)
     assert sleep.sleep(discard=["weights"]) == 16
     assert sleep.wake() == 16
     assert weight.eq(2).all()
+
+
+def test_what_is_no_mapping_or_no_pool_is_refused_at_once():
+    sleep = Sleep(CPU)
+    with pytest.raises(MemoryFault, match="Linear is no mapping"):
+        sleep.add(torch.nn.Linear(2, 2))
+    with pytest.raises(MemoryFault, match="Linear is no pool"):
+        sleep.contents(torch.nn.Linear(2, 2))
+    assert sleep.states() == {}
 
 
 def test_what_was_kept_can_still_be_discarded():
@@ -266,7 +276,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is():
     mapped, again = HostAllocator().allocate(8, tag=""), torch.ones(1)
     sleep.add({"mapped": mapped})
     sleep.add({"w": again})
-    with pytest.raises(PartialReclaim, match="weights/mapped: a storage of 8 bytes on cpu cannot"):
+    with pytest.raises(PartialReclaim, match="weights/mapped: the memory of 8 bytes on cpu is not"):
         sleep.sleep(keep=["weights"])
     states = {"weights/w": "kept", "weights/w#2": "kept", "weights/mapped": "awake"}
     assert sleep.states() == states
@@ -354,7 +364,7 @@ def test_a_pool_that_caches_is_asked_to_give_its_memory_back():
     sleep = Sleep(CPU)
     sleep.watch(heap)
     held = heap.allocate(10, tag="kv_cache")
-    with pytest.raises(PartialReclaim, match="cached memory: it cannot"):
+    with pytest.raises(PartialReclaim, match="cached memory: ValueError: it cannot"):
         sleep.sleep(discard=["kv_cache"])
     assert heap.allocator.asked == 0
     assert held.residency is Residency.SUSPENDED

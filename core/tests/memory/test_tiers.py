@@ -275,3 +275,9 @@ def test_every_single_byte_matters(one_file):
         files.path("a").write_bytes(damaged)
         with pytest.raises(DataCorrupt):
             files.read("a", torch.empty(300, dtype=torch.uint8), FACTS)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    for make in (DiskAllocator, BlockFiles):
+        with pytest.raises(MemoryFault, match=r"can be made in .*absent"):
+            make(tmp_path / "absent")

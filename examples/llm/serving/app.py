@@ -254,7 +254,7 @@ def _routes(service: Service) -> list[Route]:
 
     async def metrics(_: Request) -> Response:
         kind = "text/plain; version=0.0.4"
-        said = pages.metrics(service.worker, service.calls())
+        said = pages.metrics(service.worker, service.calls(), service.facts.get("memory_bytes"))
         return PlainTextResponse(said, media_type=kind)
 
     posts: dict[str, Endpoint] = {"/v1/chat/completions": chat, "/v1/completions": complete}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -65,8 +66,10 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def metrics(worker: Worker, calls: list[dict[str, Any]]) -> str:
-    """Gauges and counters; ``calls``: of each implementation at each site."""
+def metrics(
+    worker: Worker, calls: list[dict[str, Any]], memory: Mapping[str, int] | None = None
+) -> str:
+    """Gauges and counters; ``calls``: of each implementation at each site; ``memory``: by tag."""
     now = worker.status
     gauges = {
         "llm_up": int(now.state == "running"),
@@ -76,6 +79,9 @@ def metrics(worker: Worker, calls: list[dict[str, Any]]) -> str:
         "llm_cache_blocks": now.blocks,
     }
     lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
+    if memory:
+        lines.append("# TYPE llm_memory_bytes gauge\n")
+        lines += [f"llm_memory_bytes{{tag={_label(t)}}} {n}\n" for t, n in memory.items()]
     counters = {"llm_steps_total": now.steps, "llm_tokens_total": now.tokens}
     counters |= {f"llm_{name}_total": value for name, value in asdict(now.usage).items()}
     lines += [f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items()]

@@ -56,6 +56,7 @@ def running_server(patience=5.0, body_seconds=20.0, blocks=BLOCKS, salt=None):
         Defaults(20, {"temperature": 0.0}),
         most_bytes=2000,
         patience=patience,
+        facts={"memory_bytes": {"kv_cache": 4096}},
         calls=lambda: [{"site": 's"\n', "implementation": "a/b", "calls": 3}],
         body_seconds=body_seconds,
     )

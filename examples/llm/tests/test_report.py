@@ -123,4 +123,4 @@ def test_memory_is_shown_by_what_it_is_for():
 def test_the_cache_says_what_it_saved_and_cost():
     assert "KV cache: 48 of 90 prompt tokens were there already\n" in shown()
     cost = {"prompt_tokens": 9, "reused_tokens": 0, "preemptions": 3}
-    assert "there already, 3 times a request was put aside\n" in shown(cache=cost)
+    assert "there already, requests put aside: 3\n" in shown(cache=cost)

@@ -173,6 +173,8 @@ def test_health_metrics_and_page_say_the_same(server):
     assert facts["tokens"] == 20
     assert f"llm_cache_blocks_free {BLOCKS}\n" in server.client.get("/metrics").text
     assert 'llm_requests_total{outcome="length"} 1' in server.client.get("/metrics").text
+    assert 'llm_memory_bytes{tag="kv_cache"} 4096\n' in server.client.get("/metrics").text
+    assert facts["memory_bytes"] == {"kv_cache": 4096}
     assert "<h1>tiny</h1>" in server.client.get("/").text
 
 

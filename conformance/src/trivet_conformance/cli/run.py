@@ -15,7 +15,7 @@ from trivet.errors import TrivetError
 from trivet_conformance.cli import claiming
 from trivet_conformance.cli.options import AS_JSON, PLUGIN, progress_bar
 from trivet_conformance.families import FAMILIES
-from trivet_conformance.memory import MEMORY
+from trivet_conformance.memory import MEMORY, OPERATOR
 from trivet_conformance.report.errors import ReportError
 from trivet_conformance.report.junit import to_junit
 from trivet_conformance.report.lines import read
@@ -62,8 +62,8 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
     "--family",
     "families",
     multiple=True,
-    type=click.Choice([*FAMILIES, *MEMORY]),
-    help="Only this one.",
+    type=click.Choice([*FAMILIES, OPERATOR, *MEMORY]),
+    help=f"Only this one; {OPERATOR} is all of its own.",
 )
 @click.option("--seed", default=0, show_default=True, help="Decides every random number.")
 @click.option("--quick", is_flag=True, help="Small grids: a first look, never a claim.")
@@ -96,6 +96,8 @@ def run(
     failed, and with --mode certify only if the claim holds.
     """
     mode = "quick" if quick else mode
+    if OPERATOR in given["families"]:
+        given["families"] = tuple({*given["families"], *MEMORY} - {OPERATOR})
     narrowed = {
         "--op": given["ops"], "--family": given["families"], "--case": given["case"],
         "--quick": quick, "--in-process": given["in_process"],

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from trivet.contracts.memory import ABILITIES, Allocator, StatsSource, Tier
+from trivet.memory.upstream import ability_problem, allocator_problem
 from trivet_conformance.families.case import Case
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.memory import exhaustion, machine, ownership
@@ -53,7 +54,9 @@ def cases(leg: Leg, bench: Bench) -> Iterator[Case]:
         "model": machine.model,
         "exit": ownership.leaves,
     }
-    if not leg.allocator.traits().zeroed:
+    if allocator_problem(leg.allocator):
+        checks = {"abilities": _abilities, "traits": _traits}  # nothing can be asked of it
+    elif not leg.allocator.traits().zeroed:
         checks["zeroed"] = lacks("the traits promise no zeros")
     for name, check in checks.items():
         yield case(name, check, leg, bench)
@@ -63,10 +66,8 @@ def _abilities(leg: Leg, bench: Bench) -> Finding | str:
     """What the hook returned has an ability of the contract; what is composed is said."""
     del bench
     names = {a.__name__: leg.brings(a) for a in ABILITIES}
-    if leg.provided is not None and not any(names.values()):
-        msg = f"trivet_memory returns {type(leg.provided).__qualname__}, which is none of: " + (
-            ", ".join(names)
-        )
+    if leg.provided is not None and (problem := ability_problem(leg.provided)):
+        msg = f"trivet_memory returns what cannot be used: {problem}"
         raise Wrong(msg)
     brought = ", ".join(n for n, has in names.items() if has) or "nothing"
     absent = ", ".join(n for n, has in names.items() if not has) or "nothing"
@@ -75,15 +76,14 @@ def _abilities(leg: Leg, bench: Bench) -> Finding | str:
 
 def _traits(leg: Leg, bench: Bench) -> str:
     del bench
+    if problem := allocator_problem(leg.allocator):
+        raise Wrong(problem)
     traits: Any = leg.allocator.traits()
     if traits.tier not in set(Tier):
         msg = f"the tier is {traits.tier!r}, none of {', '.join(Tier)}"
         raise Wrong(msg)
     if traits.alignment < 64 or traits.alignment & (traits.alignment - 1):
         msg = f"the alignment is {traits.alignment}, no power of two of at least 64"
-        raise Wrong(msg)
-    if not isinstance(traits.device, torch.device):
-        msg = f"the device is {traits.device!r}, no torch.device"
         raise Wrong(msg)
     with Held(leg) as held:
         held.take(100)

@@ -86,7 +86,7 @@ def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
 
 
 def trivet_memory(device: DeviceInfo) -> object:
-    """An allocator of the plugin's own; without it torch's serves."""
+    """An object with any abilities of ``contracts.memory``; torch serves in place of the others."""
     raise NotImplementedError
 
 

@@ -24,6 +24,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from trivet.errors import MemoryFault
+
 __all__ = [
     "ABILITIES",
     "Allocator",
@@ -90,8 +92,15 @@ class Traits:
         Args:
             wanted: trait -> value; of a set, members that must be in it; of ``alignment``, a
                 divisor.
+
+        Raises:
+            MemoryFault: there is no such trait.
         """
         for name, value in wanted.items():
+            if name not in self.__slots__:
+                raise MemoryFault(
+                    f"{name!r} is no trait", fix=f"one of {', '.join(self.__slots__)}"
+                )
             have = getattr(self, name)
             if isinstance(have, frozenset):
                 missing = sorted(frozenset(value) - have)  # type: ignore[call-overload]

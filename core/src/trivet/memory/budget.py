@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from trivet.errors import ConfigError, MemoryFault, OutOfMemory
 from trivet.memory.ledger import Ledger
@@ -58,6 +58,11 @@ class Budget:
         ledger: the account that is limited.
     """
 
+    __slots__ = (
+        "__weakref__", "_again", "_asking", "_fruitless", "_ledger", "_lock", "_reclaimables",
+        "_soft", "_telling", "_thresholds", "after",
+    )  # fmt: skip
+
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._soft: int | None = None
@@ -65,7 +70,6 @@ class Budget:
         self._lock = threading.Lock()
         self._reclaimables: list[_Reclaimable] = []
         self._thresholds: list[_Threshold] = []
-        self._order = itertools.count()
         self._telling = self._again = False
         self._asking = threading.local()
         self.after: Callable[[], None] | None = None
@@ -109,15 +113,19 @@ class Budget:
             The function that takes it out again.
 
         Raises:
-            ConfigError: the name is taken.
+            ConfigError: the name is taken, the priority is no number, or nothing can be called.
         """
+        odd: Any = priority  # not all engines are typed
+        if not isinstance(odd, int) or not callable(release):
+            msg = f"{name!r} has the priority {priority!r} and is asked by {release!r}"
+            raise ConfigError(msg, fix="a whole number, and a function of the bytes wanted")
         added = _Reclaimable(name, priority, release, counted)
         with self._lock:
             if any(one.name == name for one in self._reclaimables):
                 msg = f"something that gives memory back is named {name!r} already"
                 raise ConfigError(msg, fix="take the other one out, or choose another name")
-            self._reclaimables.append(added)
-            self._reclaimables.sort(key=lambda one: one.priority)  # stable: registration decides
+            # to the right of its equals: there, registration decides
+            bisect.insort(self._reclaimables, added, key=lambda one: one.priority)
             self._fruitless = 0
 
         def remove() -> None:
@@ -264,9 +272,12 @@ class Budget:
                 return due
 
 
-def _checked(name: str, nbytes: int | None) -> int | None:
-    if nbytes is not None and nbytes < 0:
-        raise MemoryFault(f"{name} of {nbytes} bytes is no limit", fix="0 or more, or None")
+def _checked(name: str, nbytes: Any) -> int | None:
+    if nbytes is None:
+        return None
+    if not isinstance(nbytes, int) or nbytes < 0:
+        msg = f"{name} of {nbytes!r} bytes is no limit"
+        raise MemoryFault(msg, fix="a whole number of bytes, 0 or more, or None")
     return nbytes
 
 

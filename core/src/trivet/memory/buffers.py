@@ -16,6 +16,9 @@ import torch
 
 from trivet.contracts.memory import Allocator, Reclaimer, Traits
 from trivet.errors import InvalidBuffer, MemoryFault, NotResident, PluginBroken
+from trivet.memory.upstream import allocator_problem
+
+__all__ = ["Buffer", "Buffers", "Residency"]
 
 ALIGNMENT: Final = 64
 """The least alignment of every buffer."""
@@ -109,8 +112,8 @@ class Buffer:
             count *= size
         end = offset + count * dtype.itemsize
         if offset < 0 or count < 0 or end > self.nbytes or offset % dtype.itemsize:
-            msg = f"{list(shape)} of {dtype} at byte {offset} does not lie in {self.nbytes} bytes"
-            raise InvalidBuffer(msg, fix="a larger buffer, or an offset that is a multiple")
+            msg, fix = _outside(self.nbytes, shape, dtype, offset, end)
+            raise InvalidBuffer(msg, fix=fix)
         return self.raw[offset:end].view(dtype).view(shape)
 
     def free(self) -> None:
@@ -139,9 +142,15 @@ class Buffers:
 
     Args:
         allocator: a vendor's, or any of core's.
+
+    Raises:
+        PluginBroken: it is no allocator, or its traits are none.
     """
 
     def __init__(self, allocator: Allocator) -> None:
+        if problem := allocator_problem(allocator):
+            fix = "an object with traits(), allocate(nbytes, *, tag) and deallocate(buffer)"
+            raise PluginBroken(problem, fix=fix)
         self.allocator = allocator
         self.traits = allocator.traits()
         self.leaked = 0
@@ -159,11 +168,12 @@ class Buffers:
 
         Raises:
             OutOfMemory: there is no room; nothing changed.
-            MemoryFault: the size is negative.
+            MemoryFault: the size is negative, or no whole number.
             PluginBroken: the allocator returned something that is no such buffer.
         """
-        if nbytes < 0:
-            raise MemoryFault(f"a buffer of {nbytes} bytes cannot be made", fix="0 or more")
+        if not isinstance(nbytes, int) or nbytes < 0:  # type: ignore[redundant-expr]  # untyped
+            msg = f"a buffer of {nbytes!r} bytes cannot be made"
+            raise MemoryFault(msg, fix="a whole number, 0 or more")
         self.settle()
         with self._calls:
             raw = self.allocator.allocate(nbytes, tag=tag)
@@ -318,6 +328,18 @@ class Buffers:
         msg = f"{_name(self.allocator)} was asked for {nbytes} bytes and returned {found}"
         fix = f"a contiguous uint8 tensor of that size, aligned to {traits.alignment} bytes"
         raise PluginBroken(msg, fix=fix)
+
+
+def _outside(
+    nbytes: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int, end: int
+) -> tuple[str, str]:
+    """Why a tensor is no part of a buffer, and what to do."""
+    what = f"{list(shape)} of {dtype} at byte {offset}"
+    if offset >= 0 and offset % dtype.itemsize:
+        return f"{what} is not aligned", f"an offset that is a multiple of {dtype.itemsize}"
+    if offset < 0 or any(size < 0 for size in shape):
+        return f"{what} has a negative size or offset", "0 or more; -1 infers nothing here"
+    return f"{what} ends at byte {end}, the buffer has {nbytes}", "a larger buffer"
 
 
 def _name(allocator: object) -> str:

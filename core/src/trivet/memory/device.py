@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from trivet.contracts.memory import (
-    ABILITIES,
     Allocator,
     InfoSource,
     MemoryInfo,
@@ -37,7 +36,8 @@ from trivet.memory.kv.caches import KvCaches
 from trivet.memory.ledger import Ledger, Token
 from trivet.memory.snapshot import publisher
 from trivet.memory.system import host_info
-from trivet.plugins.answers import has_abilities
+from trivet.memory.torch_allocator import TorchAllocator
+from trivet.memory.upstream import ability_problem
 
 if TYPE_CHECKING:
     from trivet.memory.pieces import Piece
@@ -74,10 +74,10 @@ class DeviceMemory:
         *,
         snapshots: Path | None = None,
     ) -> None:
-        if provided is not None and not has_abilities(provided, *ABILITIES):
+        if provided is not None and (problem := ability_problem(provided)):
+            home = provided if isinstance(provided, type) else type(provided)
             raise PluginBroken(
-                f"the memory that the plugin of {device} brings, {type(provided).__qualname__}, "
-                f"is none of: {', '.join(a.__name__ for a in ABILITIES)}",
+                f"the memory that {home.__module__} brings to {device} cannot be used: {problem}",
                 fix="see trivet.contracts.memory, or return None from trivet_memory",
             )
         self.device = device
@@ -95,6 +95,16 @@ class DeviceMemory:
             self._publisher.add(self)
             self.budget.after = self._publisher.later
         self._caches: list[KvCaches] = []  # of a vendor's memory: it stays until it is released
+
+    @cached_property
+    def allocator(self) -> Allocator:
+        """The vendor's allocator, or torch's on this device: what pools and adaptors build on.
+
+        ``kv_caches`` asks the vendor's as well, so that only one thread at a time asks either.
+        Nothing of it is in the ledger; ``Instrumented(..., ledger=dev.memory.ledger)`` books it.
+        """
+        provided = self.provided
+        return provided if isinstance(provided, Allocator) else TorchAllocator(self.device)
 
     @cached_property
     def sleeper(self) -> Sleep:
@@ -314,6 +324,8 @@ class DeviceMemory:
 
 
 def _nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    if not isinstance(dtype, torch.dtype):
+        raise MemoryFault(f"{dtype!r} is no torch.dtype", fix="torch.float32, for example")
     if any(n < 0 for n in shape):
         raise MemoryFault(f"a tensor of shape {list(shape)} cannot be made")
     return math.prod(shape) * dtype.itemsize

@@ -223,7 +223,7 @@ class Ledger:
 
     def _admitted(self, add: Callable[[], Token], tag: str) -> Token:
         """What ``add`` gives under the lock; the watcher may make room for it, outside of it."""
-        left = _TRIES
+        left, asked = _TRIES, list[str]()
         while True:
             left -= 1
             try:
@@ -232,7 +232,11 @@ class Ledger:
                     token = add()
             except OutOfMemory as error:
                 if self.watcher is None or not left or not self.watcher.make_room(error):
+                    if not hasattr(error, "__notes__"):  # who said before that they gave
+                        for note in asked:
+                            error.add_note(note)
                     raise
+                asked = getattr(error, "__notes__", asked)
                 continue
             if self.watcher is not None:
                 self.watcher.added(tag)
@@ -252,7 +256,7 @@ class Ledger:
                 limit_bytes=limit,
                 tag=tag,
                 retryable=nbytes <= limit,
-                fix="release something, or raise the ledger's limit_bytes",
+                fix="release something, or raise dev.memory.budget.hard_bytes",
             )
         self._used += nbytes
         self._by_tag[tag] = self._by_tag.get(tag, 0) + nbytes

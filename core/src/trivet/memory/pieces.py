@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -32,6 +32,11 @@ class Piece(ABC):
 
     def __init__(self, name: str, tag: str, nbytes: int) -> None:
         self.name, self.tag, self.nbytes = name, tag, nbytes
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Its tensors by the names that ``Sleep.add`` was given; of a buffer none."""
+        return {}
 
     @property
     @abstractmethod
@@ -146,7 +151,13 @@ class StoragePiece(Piece):
         self._storage = weakref.ref(storage)
         self._absence: Absence | None = None
         self._usable = True
-        self.tensors: dict[str, weakref.ref[torch.Tensor]] = {}
+        self.names: dict[str, weakref.ref[torch.Tensor]] = {}
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Those that live."""
+        found = {name: held() for name, held in self.names.items()}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @property
     def tier(self) -> Tier:

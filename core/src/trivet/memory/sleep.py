@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import torch
 
 from trivet.contracts.memory import Trimmer
-from trivet.errors import MemoryFault, PartialReclaim
+from trivet.errors import MemoryFault, PartialReclaim, TrivetError
 from trivet.memory.buffers import Buffers
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.migrate import Mover
@@ -98,7 +98,14 @@ class Sleep:
             tensors: by name, as an owner's functions know them.
             tag: what they are for. Memory that is not torch's (a mapped file), or of which
                 ``numpy()`` was taken, cannot sleep, which the error of ``sleep`` says.
+
+        Raises:
+            MemoryFault: ``tensors`` is no mapping.
         """
+        odd: Any = tensors  # not all engines are typed
+        if not isinstance(odd, Mapping):
+            msg = f"{type(odd).__name__} is no mapping of names to tensors"
+            raise MemoryFault(msg, fix="dict(model.named_parameters()), for example")
         self._settle()
         for name, tensor in tensors.items():
             storage = tensor.untyped_storage()
@@ -108,7 +115,7 @@ class Sleep:
                 piece = self._storages[id(storage)] = StoragePiece(whole, tag, storage)
                 end = weakref.finalize(storage, self._ended.append, (id(storage), piece))
                 end.atexit = False
-            piece.tensors[name] = weakref.ref(tensor)
+            piece.names[name] = weakref.ref(tensor)
 
     def made(
         self,
@@ -122,7 +129,15 @@ class Sleep:
         self._made.append(Made(f"{tag}/{name}", tag, drop, rebuild))
 
     def contents(self, pool: KvBlocks, *, tag: str = "kv_cache") -> None:
-        """Lets a pool forget its cached blocks when memory of a tag is discarded."""
+        """Lets a pool forget its cached blocks when memory of a tag is discarded.
+
+        Raises:
+            MemoryFault: it is no pool of blocks.
+        """
+        odd: Any = pool
+        if not isinstance(odd, KvBlocks):
+            msg = f"{type(odd).__name__} is no pool that could forget its blocks"
+            raise MemoryFault(msg, fix="what dev.memory.kv_blocks returned")
         self._pools.append((tag, weakref.ref(pool)))
 
     def on(self, tag: str, *, reload: Told | None = None, rebind: Told | None = None) -> None:
@@ -304,7 +319,7 @@ class _Report:
                 f"{self._what} could not be done for everything",
                 done=self._done,
                 failed=self._failed,
-                fix="make room and call it again: what is done stays done",
+                fix="mend what is said of each and call it again: what is done stays done",
             ) from first
 
     @contextmanager
@@ -314,11 +329,20 @@ class _Report:
             yield
         except Exception as error:  # noqa: BLE001  # a vendor's or an owner's code; told by name
             if piece is None or not piece.gone:
-                self._failed[name] = str(error).partition("\n")[0] or type(error).__name__
+                self._failed[name] = _why(error)
                 self._first = self._first or error
                 return
         if counts:
             self._done.append(name)
+
+
+def _why(error: Exception) -> str:
+    """One line of an error: what and fix of ours, with its type of anybody else's."""
+    if isinstance(error, TrivetError):
+        what = error.what.partition("\n")[0]
+        return f"{what}; {error.fix}" if error.fix else what
+    what = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {what}" if what else type(error).__name__
 
 
 def _turn(tag: str) -> int:

@@ -18,11 +18,12 @@ class TorchAllocator:
     """Buffers of torch's allocator on any device, or of its pinned host memory.
 
     Args:
-        device: where buffers live.
+        device: where buffers live; ``dev.torch`` is a device's.
         pinned: host memory that the current accelerator copies without the processor.
     """
 
-    def __init__(self, device: torch.device, *, pinned: bool = False) -> None:
+    def __init__(self, device: torch.device | str, *, pinned: bool = False) -> None:
+        device = torch.device(device)
         host = device.type == "cpu"
         tier = Tier.PINNED if pinned else Tier.HOST if host else Tier.DEVICE
         self._traits = Traits(device, tier, _ALIGNMENT, host_visible=host)
@@ -64,7 +65,10 @@ def empty_storage(storage: torch.UntypedStorage) -> None:
         MemoryFault: its memory is not torch's (a mapped file, another library); it stays.
     """
     if not storage.resizable():
-        msg = f"a storage of {storage.nbytes()} bytes on {storage.device} cannot be resized"
+        msg = (
+            f"the memory of {storage.nbytes()} bytes on {storage.device} is not torch's alone: "
+            "a mapped file, another library's, or numpy() was taken of it"
+        )
         raise MemoryFault(msg, fix="copy it into memory of torch, or leave it awake")
     storage.resize_(0)
 

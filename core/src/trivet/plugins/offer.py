@@ -143,7 +143,8 @@ def collect(discovery: Discovery, resolved: Resolved, known: Mapping[str, Operat
         found += brought.implementations
         unmet += brought.unmet
         refusals += brought.refusals
-        anything = bool(own or rows or any(plugin in answers for answers in others.values()))
+        brought.legs = [n for n, a in zip(LEGS, others.values(), strict=True) if plugin in a]
+        anything = bool(own or rows or brought.legs)
         _remark(discovery, resolved, brought, anything=anything)
     legs = map(MappingProxyType, others.values())
     return Offer(
@@ -162,6 +163,7 @@ class _Brought:
         self.unmet: list[Unmet] = []
         self.refusals: list[Refusal] = []
         self.remarks: list[str] = []
+        self.legs: list[str] = []
         self._seen: set[tuple[str, str, str]] = set()
 
     def judge(self, function: object, known: Mapping[str, Operator], info: DeviceInfo) -> None:
@@ -240,7 +242,8 @@ def _remark(discovery: Discovery, resolved: Resolved, brought: _Brought, *, anyt
         "not for this device": len(brought.unmet),
         "refused": len(brought.refusals),
     }
-    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    told = [f"{count} {what}" for what, count in counts.items() if count]
+    said = ", ".join(told + brought.legs)
     details = (*map(_with_fix, brought.refusals), *map(str, (*brought.unmet, *brought.remarks)))
     for remark in brought.remarks:
         LOG.warning("%s (%s): %s", brought.plugin, brought.dist, remark)

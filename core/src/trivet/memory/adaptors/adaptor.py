@@ -7,7 +7,8 @@ from typing import Any, Final
 import torch
 
 from trivet.contracts.memory import Allocator, Traits
-from trivet.errors import InvalidBuffer
+from trivet.errors import InvalidBuffer, MemoryFault
+from trivet.memory.upstream import allocator_problem
 
 PASSED: Final = (
     "trim",
@@ -32,9 +33,13 @@ class Adaptor:
 
     Args:
         upstream: the allocator that is asked.
+
+    Raises:
+        MemoryFault: it is none; ``Buffers`` is the front of a stack and no allocator.
     """
 
     def __init__(self, upstream: Allocator) -> None:
+        traits_of(upstream, type(self).__name__)
         self.upstream = upstream
         for name in PASSED:
             if hasattr(upstream, name) and not hasattr(type(self), name):
@@ -56,6 +61,18 @@ class Adaptor:
         """What this adaptor offers under the name of an ability's member."""
         del name
         return inner
+
+
+def traits_of(upstream: Allocator, owner: str) -> Traits:
+    """The traits of what an adaptor or a pool is built on.
+
+    Raises:
+        MemoryFault: it is no allocator.
+    """
+    if problem := allocator_problem(upstream):
+        fix = "an allocator: dev.memory.allocator, a pool or an adaptor"
+        raise MemoryFault(f"{owner} cannot be built: {problem}", fix=fix)
+    return upstream.traits()
 
 
 def foreign(owner: object, buffer: torch.Tensor) -> InvalidBuffer:

@@ -9,7 +9,7 @@ import torch
 
 from trivet.contracts.memory import Allocator, Traits
 from trivet.errors import MemoryFault
-from trivet.memory.adaptors.adaptor import Adaptor, foreign
+from trivet.memory.adaptors.adaptor import Adaptor, foreign, traits_of
 
 
 class Aligned(Adaptor):
@@ -26,7 +26,7 @@ class Aligned(Adaptor):
     def __init__(self, upstream: Allocator, alignment: int) -> None:
         if alignment < 1 or alignment & alignment - 1:
             raise MemoryFault(f"an alignment of {alignment}", fix="a power of two")
-        below = upstream.traits()
+        below = traits_of(upstream, "Aligned")
         self._extra = max(0, alignment - below.alignment)
         self._alignment = alignment
         self._pieces: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -67,6 +67,9 @@ class Instrumented(ThreadSafe):
         stacks: bool = False,
     ) -> None:
         super().__init__(upstream)
+        for limit in (limit_bytes, soft_limit_bytes):
+            if limit is not None and limit < 0:
+                raise MemoryFault(f"{limit} bytes are no limit", fix="0 or more, or None")
         self.limit_bytes, self.soft_limit_bytes = limit_bytes, soft_limit_bytes
         self._on_soft_limit, self._on_failure, self._on_event = on_soft_limit, on_failure, on_event
         self._retries, self._ledger, self._stacks = retries, ledger, stacks

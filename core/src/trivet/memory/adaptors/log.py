@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import lzma
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,10 +18,11 @@ import torch
 
 from trivet.contracts.memory import Allocator
 from trivet.errors import MemoryFault
-from trivet.memory.adaptors.adaptor import Adaptor, foreign
+from trivet.memory.adaptors.adaptor import Adaptor, foreign, traits_of
 
 _COLUMNS: Final = ("op", "id", "bytes", "tag", "stream", "time")
 _LOGGED: Final = {"suspend", "resume"}
+_OPERATIONS: Final = ("allocate", "deallocate", "suspend", "resume", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Logging(Adaptor):
         clock: Callable[[], int] | None = time.monotonic_ns,
     ) -> None:
         self._sink, self._form, self._clock = sink, form, clock
-        self._device = upstream.traits().device
+        self._device = traits_of(upstream, "Logging").device
         self._known: dict[int, tuple[torch.Tensor, int, str]] = {}
         self._number = 0
         self._rows = csv.writer(sink, lineterminator="\n")
@@ -135,17 +138,25 @@ def _stream(device: torch.device) -> int:
     return int(torch.accelerator.current_stream(device).stream_id)
 
 
-def read(path: Path) -> Iterator[Entry]:
-    """The lines of a log, of either form; a name that ends in ``.xz`` is unpacked.
+def read(source: str | os.PathLike[str] | TextIO) -> Iterator[Entry]:
+    """The lines of a log, of either form.
+
+    Args:
+        source: a path, unpacked where it ends in ``.xz``, or an open text file, which is read from
+            where it stands and stays open.
 
     Raises:
-        MemoryFault: a line is none of a log; the text says which.
+        MemoryFault: it is no log, or a line is none of one; the text says which.
     """
-    with _opened(path) as file:
+    with _opened(source) as (path, file):
         first = file.readline()
-        file.seek(0)
+        heads = set(first.strip().split(","))  # an empty file is a log in JSON of no operation
+        if first and not first.startswith("{") and not {"op", "id", "bytes"} <= heads:
+            msg = f"{path}: {first[:40]!r} is none of an allocation log"
+            raise MemoryFault(msg, fix="a log that the adaptor Logging wrote, from its beginning")
+        rest = itertools.chain([first], file)
         lines: Iterable[dict[str, Any]]
-        lines = map(json.loads, file) if first.startswith("{") else csv.DictReader(file)
+        lines = map(json.loads, rest) if first.startswith("{") else csv.DictReader(rest)
         number = 0
         try:
             for number, line in enumerate(lines, 1):  # noqa: B007  # for the error's text
@@ -163,10 +174,14 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
+def _opened(source: str | os.PathLike[str] | TextIO) -> Iterator[tuple[str, TextIO]]:
+    if not isinstance(source, str | os.PathLike):
+        yield str(getattr(source, "name", "the text")), source
+        return
+    path = Path(source)
     packed = path.suffix == ".xz"
     with lzma.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as file:
-        yield file
+        yield str(path), file
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +212,7 @@ def replay(
         after: called after every line with the bytes that are live.
 
     Raises:
-        MemoryFault: a line gives back what no line allocated.
+        MemoryFault: a line gives back what no line allocated, or asks for what there is not.
     """
     buffers: dict[int, torch.Tensor] = {}
     lost: set[int] = set()
@@ -216,6 +231,9 @@ def replay(
             elif entry.op == "failed" or entry.id in lost:
                 continue
             else:
+                if entry.op not in {"deallocate", *_LOGGED}:
+                    msg = f"the log has the operation {entry.op!r}"
+                    raise MemoryFault(msg, fix=f"one of {', '.join(_OPERATIONS)}")
                 if entry.id not in buffers:
                     msg = f"the log has {entry.op} of buffer {entry.id}, which is not live"
                     raise MemoryFault(msg, fix="play the whole log, in its order")

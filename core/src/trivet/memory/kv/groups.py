@@ -15,6 +15,8 @@ from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.keys import Key, keys_of
 from trivet.memory.kv.tables import PADDING
 
+__all__ = ["Group", "KvGroups"]
+
 
 @dataclass(frozen=True)
 class Group:

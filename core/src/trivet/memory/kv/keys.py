@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
+from trivet.errors import MemoryFault
+
+__all__ = ["first_parent", "key_of", "keys_of"]
+
 Key = bytes
 
 KEY_BYTES: Final = 16
@@ -42,7 +46,12 @@ def keys_of(
         block_size: tokens in a block.
         parent: the key of the block before the first of ``tokens``.
         salt: what else the contents depend on; of no effect when ``parent`` is given.
+
+    Raises:
+        MemoryFault: ``block_size`` is below 1.
     """
+    if block_size < 1:
+        raise MemoryFault(f"blocks of {block_size} tokens have no keys", fix="1 or more")
     key = first_parent(salt) if parent is None else parent
     found = []
     for end in range(block_size, len(tokens) + 1, block_size):

@@ -9,6 +9,8 @@ from trivet.errors import InvalidBuffer
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.keys import Key
 
+__all__ = ["Leases"]
+
 
 class Leases:
     """A pool whose blocks have owners: a request, a transfer, another engine.

@@ -103,8 +103,8 @@ class Fixed(Pool):
         return OutOfMemory(
             f"no block for {nbytes} bytes ({tag or 'no tag'}): {why}",
             requested_bytes=nbytes,
-            free_bytes=len(self._free) * self.block_bytes,
+            free_bytes=len(self._free) * self.block_bytes if fits else None,
             tag=tag,
             retryable=fits and self._most != 0,
-            fix="free a block, or make the pool with larger or more blocks",
+            fix="free a block, or make the pool with more" if fits else "a pool of larger blocks",
         )

@@ -9,6 +9,7 @@ import torch
 
 from trivet.contracts.memory import Allocator, Stats, Traits
 from trivet.errors import MemoryFault
+from trivet.memory.adaptors.adaptor import traits_of
 
 
 class Pool(ABC):
@@ -20,12 +21,16 @@ class Pool(ABC):
     Args:
         upstream: where pieces come from; its alignment is the pool's.
         tag: what the upstream is told that the pieces are for.
+
+    Raises:
+        MemoryFault: the upstream is no allocator.
     """
 
     def __init__(self, upstream: Allocator, *, tag: str = "pool") -> None:
+        own = traits_of(upstream, type(self).__name__)
         self.upstream = upstream
         self._tag = tag
-        self._traits = replace(upstream.traits(), zeroed=False, exportable=frozenset())
+        self._traits = replace(own, zeroed=False, exportable=frozenset())
         self._alignment = self._traits.alignment
         self._used = self._peak_used = self._reserved = self._peak_reserved = 0
 

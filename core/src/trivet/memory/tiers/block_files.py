@@ -16,7 +16,7 @@ from typing import Final
 import torch
 
 from trivet.errors import DataCorrupt, MemoryFault
-from trivet.memory.tiers.disk import remove_folder
+from trivet.memory.tiers.disk import new_folder, remove_folder
 from trivet.memory.tiers.mapping import bytes_of, no_room
 
 MAGIC: Final = b"trivetKV"
@@ -39,7 +39,7 @@ class BlockFiles:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="trivet-blocks-", dir=folder))
+        self.folder = new_folder("trivet-blocks-", folder)
         self._end = weakref.finalize(self, remove_folder, self.folder, os.getpid())
 
     def path(self, name: str) -> Path:

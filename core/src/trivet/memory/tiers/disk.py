@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from trivet.contracts.memory import Tier, Traits
-from trivet.errors import InvalidBuffer
+from trivet.errors import InvalidBuffer, MemoryFault
 from trivet.memory.tiers import mapping
 
 
@@ -23,10 +23,13 @@ class DiskAllocator:
 
     Args:
         folder: where the folder is made; the system's folder for temporary files when None.
+
+    Raises:
+        MemoryFault: the folder cannot be made.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="trivet-disk-", dir=folder))
+        self.folder = new_folder("trivet-disk-", folder)
         self._traits = Traits(
             torch.device("cpu"), Tier.DISK, mapping.PAGE, host_visible=True, zeroed=True
         )
@@ -57,6 +60,19 @@ class DiskAllocator:
         """Removes the folder; a second call does nothing."""
         self._paths.clear()
         self._end()
+
+
+def new_folder(prefix: str, folder: str | os.PathLike[str] | None) -> Path:
+    """A new folder inside another one, or inside the system's for temporary files.
+
+    Raises:
+        MemoryFault: it cannot be made.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+    except OSError as error:
+        msg = f"no folder for files can be made in {folder}: {error.strerror}"
+        raise MemoryFault(msg, fix="a folder that exists and may be written") from error
 
 
 def remove_folder(folder: Path, process: int) -> None:

@@ -185,7 +185,7 @@ JOIN = Kernel(
 def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
     """Configs worth measuring: ``RESIDENT`` programs of a multiprocessor decide on the parts."""
     del rows
-    for block, among in ((16, (1, 2)), (32, (1, 2, 4)), (64, (2, 4)), (128, (4, 8))):
+    for block, among in ((16, (1, 2, 4)), (32, (1, 2, 4)), (64, (2, 4)), (128, (4, 8))):
         for warps in among:
             for stages in (2, 3, 4):
                 kept = (stages - 1) * 2 * block * host.row_bytes(key) >> 10

@@ -144,8 +144,8 @@ def _tiles(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, PIECES: tl.constexpr,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, PAD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr, FROM: tl.constexpr,
-    MODE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, PRECISE: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    MODE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
+    PRECISE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence; sequences of fewer than ``FROM`` are left out."""
     after_previous(OVERLAP)
@@ -162,8 +162,7 @@ def _tiles(
     if (offset < 0) | (offset >= count) | (count < FROM):
         return
     token, member, own, valid = rows_of_tile(
-        count, offset, length, piece, GROUP, PACK, BLOCK_M, BLOCK_Q
-    )
+        count, offset, length, piece, GROUP, PACK, BLOCK_M, BLOCK_Q)  # fmt: skip
     d = tl.arange(0, WIDTH)
     row, member = (start + token).to(tl.int64), head * GROUP + member
     some = valid[:, None] & (d < HEAD_DIM)[None, :]
@@ -176,8 +175,7 @@ def _tiles(
     if MODE == 2:
         if (part * split >= end) | (part * split + split <= begin):
             return
-        begin = tl.maximum(part * split, begin)
-        end = tl.minimum(part * split + split, end)
+        begin, end = tl.maximum(part * split, begin), tl.minimum(part * split + split, end)
     if MODE == 1:
         top, total, acc = _in_turn(
             rows, k_cache, v_cache, table, head, begin, full, end, least, length, own, window,
@@ -244,20 +242,19 @@ TILES = Kernel(
 )  # fmt: skip
 MERGE = Kernel(
     _merge, settle=overlap, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32",
-    tokens="i32", sequences="i32", split="i32", parts="i32", window="i32", factor="fp32",
-)  # fmt: skip
+    tokens="i32", sequences="i32", split="i32", parts="i32", window="i32", factor="fp32")  # fmt: skip
 
 
 def _limit(key: Mapping[str, Any]) -> dict[str, int]:
     """Wide heads from sm90 on: memory keeps a second program out, none needs to make room."""
-    alone = key["head_dim"] > 128 and key["shared"] > host.NO_WGMMA
-    return {"maxnreg": host.ALL_REGISTERS} if alone else {}
+    wide = key["head_dim"] > 128 and key["shared"] > host.NO_WGMMA
+    return {"maxnreg": host.ALL_REGISTERS} if wide else {}
 
 
 def space(key: Mapping[str, Any], rows: int) -> Iterator[dict[str, int]]:
     """Configs worth measuring."""
     del rows
-    for block_m, warps in ((32, 4), (64, 4), (128, 4), (128, 8), (256, 8)):
+    for block_m, warps in ((32, 4), (64, 4), (64, 8), (128, 4), (128, 8), (256, 8)):
         for block_n in (32, 64, 128):
             for stages in (2, 3, 4):
                 tile = host.row_bytes(key) * (2 * (stages - 1) * block_n + block_m)
