@@ -161,10 +161,9 @@ def _tiles(
     s, start, count, length, offset = _tile_at(tile, query_start, seq_lens, sequences, BLOCK_Q)
     if (offset < 0) | (offset >= count) | (count < FROM):
         return
-    token, member, own, valid = rows_of_tile(
-        count, offset, length, piece, GROUP, PACK, BLOCK_M, BLOCK_Q)  # fmt: skip
+    token, of, own, valid = rows_of_tile(count, offset, length, piece, GROUP, PACK, BLOCK_M, BLOCK_Q)
     d = tl.arange(0, WIDTH)
-    row, member = (start + token).to(tl.int64), head * GROUP + member
+    row, member = (start + token).to(tl.int64), head * GROUP + of
     some = valid[:, None] & (d < HEAD_DIM)[None, :]
     place = q + (row * q_stride + member * HEAD_DIM)[:, None] + d[None, :]
     rows = tl.load(place, mask=some, other=0.0)
@@ -242,7 +241,8 @@ TILES = Kernel(
 )  # fmt: skip
 MERGE = Kernel(
     _merge, settle=overlap, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32",
-    tokens="i32", sequences="i32", split="i32", parts="i32", window="i32", factor="fp32")  # fmt: skip
+    tokens="i32", sequences="i32", split="i32", parts="i32", window="i32", factor="fp32",
+)  # fmt: skip
 
 
 def _limit(key: Mapping[str, Any]) -> dict[str, int]:
