@@ -161,10 +161,10 @@ def _tiles(
     s, start, count, length, offset = _tile_at(tile, query_start, seq_lens, sequences, BLOCK_Q)
     if (offset < 0) | (offset >= count) | (count < FROM):
         return
-    token, of, own, valid = rows_of_tile(count, offset, length, piece, GROUP, PACK, BLOCK_M, BLOCK_Q)
+    token, of, own, real = rows_of_tile(count, offset, length, piece, GROUP, PACK, BLOCK_M, BLOCK_Q)
     d = tl.arange(0, WIDTH)
     row, member = (start + token).to(tl.int64), head * GROUP + of
-    some = valid[:, None] & (d < HEAD_DIM)[None, :]
+    some = real[:, None] & (d < HEAD_DIM)[None, :]
     place = q + (row * q_stride + member * HEAD_DIM)[:, None] + d[None, :]
     rows = tl.load(place, mask=some, other=0.0)
     table = block_table + s.to(tl.int64) * table_stride
@@ -192,8 +192,8 @@ def _tiles(
         line = line * parts + part
         lines = tokens.to(tl.int64) * (KV_HEADS * GROUP) * parts
         tl.store(scratch + (line * HEAD_DIM)[:, None] + d[None, :], acc, mask=some)
-        tl.store(scratch + lines * HEAD_DIM + line, top, mask=valid)
-        tl.store(scratch + lines * (HEAD_DIM + 1) + line, total, mask=valid)
+        tl.store(scratch + lines * HEAD_DIM + line, top, mask=real)
+        tl.store(scratch + lines * (HEAD_DIM + 1) + line, total, mask=real)
     else:
         to = out + (line * HEAD_DIM)[:, None] + d[None, :]
         tl.store(to, mean(acc, total, own >= 0).to(out.dtype.element_ty), mask=some)
@@ -394,7 +394,6 @@ def variants(arch: str) -> Iterator[tuple[str, Variant]]:
     ):
         for windowed, capped in ((False, False), (True, True)):
             shape = host.Shape(0, dtype, 8, group, head_dim, 16, windowed, capped)
-            name = f"{named(dtype)}/{head_dim}/{group}"
-            name += "/window" * windowed + "/cap" * capped
+            name = f"{named(dtype)}/{head_dim}/{group}" + "/window/cap" * windowed
             for _, config in default(shape.key(arch)):
                 yield f"prefill/{name}/{config['BLOCK_M']}", tiles_variant(shape, config)
