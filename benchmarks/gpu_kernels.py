@@ -105,9 +105,8 @@ def effort(expected: float, *, quick: bool) -> tuple[int, int]:
     """Calls a graph and rounds for a call of so many microseconds."""
     if quick:
         return 2, 3
-    return (
-        (20, 25) if expected < 300 else (max(2, int(6000 / expected)), 9 if expected < 3000 else 5)
-    )
+    inner = max(2, min(20, int(1200 / max(expected, 1.0))))
+    return inner, 25 if expected < 60 else 15 if expected < 300 else 7
 
 
 def shown(row: dict[str, Any]) -> str:
