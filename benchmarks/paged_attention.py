@@ -19,7 +19,6 @@ from triton.testing import do_bench
 from trivet.catalogue.attention import paged_attention as operator
 from trivet_cuda.triton_kernels.attention import (
     paged_attention,
-    paged_attention_decode,
     paged_attention_invariant,
 )
 
@@ -66,7 +65,6 @@ def check() -> None:
                 exact, plain = (operator.reference(*g, **scalars) for g in (wide, given))
                 allowed = (plain.double() - exact).square().mean().sqrt()
                 runs = [paged_attention, paged_attention_invariant]
-                runs += [paged_attention_decode] * (given[6] == 1)
                 for run in runs:
                     error = (run(*given, **scalars).double() - exact).square().mean().sqrt()
                     word = "ok" if error <= 3 * allowed else "WRONG"
@@ -85,12 +83,12 @@ def check() -> None:
     captured = torch.cuda.CUDAGraph()
     given = list(batch([(4000, 1)] * 5, 4))
     given[7] = 1 << 17
-    paged_attention_decode(*given)
+    paged_attention(*given)
     with torch.cuda.graph(captured):
-        out = paged_attention_decode(*given)
+        out = paged_attention(*given)
     given[5].copy_(torch.tensor([1, 4000, 17, 900, 2000]))
     captured.replay()
-    print("ok" if torch.equal(out, paged_attention_decode(*given)) else "WRONG", "replay")
+    print("ok" if torch.equal(out, paged_attention(*given)) else "WRONG", "replay")
 
 
 def torchs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> list[float]:
@@ -117,11 +115,11 @@ def decode(copy: float, *, quick: bool) -> None:
         ):  # fmt: skip
             given = batch([(keys, 1)] * count, group)
             size = 4 * count * keys * KV_HEADS * HEAD_DIM
-            runs = paged_attention_decode, paged_attention_invariant
+            runs = paged_attention, paged_attention_invariant
             ours = [microseconds(partial(f, *given)) for f in runs]
             table = functional.pad(given[3], (0, (1 << 17) // PAGE - given[3].shape[1]))
             above = (*given[:3], table, *given[4:7], 1 << 17, *given[8:])
-            ours.append(microseconds(partial(paged_attention_decode, *above)))
+            ours.append(microseconds(partial(paged_attention, *above)))
             q = given[0][:, :, None]
             k, v = (t.view(count, keys, KV_HEADS, HEAD_DIM).transpose(1, 2).contiguous()
                     for t in given[1:3])  # fmt: skip

@@ -21,7 +21,6 @@ from trivet_cuda.triton_kernels import (
 from trivet_cuda.triton_kernels.attention import (
     attend_invariant,
     paged_attention,
-    paged_attention_decode,
     paged_attention_invariant,
     paged_attention_out,
 )
@@ -128,15 +127,14 @@ def call_of(batch, longest=None, **scalars):
 def test_decode(small_parts, monkeypatch, dtype, head_dim, kv_heads, group, page, parts, scalars):
     monkeypatch.setattr(attention_decode, "parts_at_most", lambda *_: parts)
     batch = Batch(ONE_EACH, kv_heads, group, head_dim, dtype, page)
-    batch.judge(batch.run(paged_attention_decode, **scalars), **scalars)
+    batch.judge(batch.run(paged_attention, **scalars), **scalars)
 
 
-@pytest.mark.parametrize("function", [paged_attention_decode, paged_attention])
-def test_decode_with_bounds_far_above(small_parts, function):
+def test_decode_with_bounds_far_above(small_parts):
     batch = Batch(ONE_EACH, 1, 4, 64, F32)
-    batch.judge(batch.run(function, most=(1, 2**40)))
+    batch.judge(batch.run(paged_attention, most=(1, 2**40)))
     batch.table = torch.nn.functional.pad(batch.table, (0, 10**4), value=-1)
-    batch.judge(batch.run(function, most=(1, 10**5)))
+    batch.judge(batch.run(paged_attention, most=(1, 10**5)))
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
@@ -162,7 +160,7 @@ def test_few_queries_a_sequence(small_parts, monkeypatch, dtype):
 )
 def test_prefill_and_mixed(function, dtype, head_dim, kv_heads, group, page, scalars):
     batch = Batch(MIXED, kv_heads, group, head_dim, dtype, page)
-    batch.judge(batch.run(function, **scalars), **scalars)
+    batch.judge(batch.run(paged_attention, **scalars), **scalars)
 
 
 def test_one_sequence_of_unknown_length():
@@ -212,7 +210,7 @@ def test_parts_without_a_visible_key():
     batch.judge(call.out, window=10)
 
 
-@pytest.mark.parametrize("function", [paged_attention_decode, paged_attention])
+@pytest.mark.parametrize("function", [paged_attention, paged_attention_invariant])
 @pytest.mark.parametrize("scale", [-0.2, 0.0])
 def test_scales_that_turn_the_order(function, scale):
     batch = Batch([(20, 1), (3, 1)], 1, 2, 32, F32)
@@ -230,7 +228,7 @@ def test_keys_without_any_weight_give_nan():
     batch = Batch([(20, 1), (9, 1)], 1, 2, 32, F32)
     batch.q = batch.q.abs()
     batch.k[:] = -torch.inf
-    for function in (paged_attention_decode, paged_attention, paged_attention_invariant):
+    for function in (paged_attention, paged_attention_invariant):
         found = batch.run(function)
         assert found[2:4].isnan().all()
         assert not found[:2].any()
@@ -254,7 +252,7 @@ def test_out_and_odd_layouts():
 def test_nothing_to_do():
     batch = Batch([(20, 1)], 1, 2, 32, F32)
     none = torch.zeros(1).int()
-    for function in (paged_attention_decode, paged_attention, paged_attention_invariant):
+    for function in (paged_attention, paged_attention_invariant):
         args = (1, 20, 1.0, [])
         assert not function(
             batch.q[:0], *batch.tensors[1:4], none.repeat(2), batch.lens, *args
@@ -281,7 +279,7 @@ def test_refusals():
     q, k, v, *tables = batch.tensors
 
     def refused(words, q=q, k=k, v=v, tables=tables, queries=1, **scalars):
-        for function in (paged_attention_decode, paged_attention, paged_attention_invariant):
+        for function in (paged_attention, paged_attention_invariant):
             with pytest.raises(DomainError, match=words):
                 function(q, k, v, *tables, queries, 20, 1.0, [], **scalars)
 
@@ -294,8 +292,12 @@ def test_refusals():
     refused("2 heads on 3", k=k.repeat(1, 1, 3, 1), v=v.repeat(1, 1, 3, 1))
     refused("not dense", q=q.repeat_interleave(2, -1)[..., ::2])
     refused("starts of", tables=[tables[0], tables[1][:1], tables[2]])
-    with pytest.raises(DomainError, match="max_query_len is 2"):
-        paged_attention_decode(*batch.tensors, 2, 20, 1.0, [])
+    for i in range(3):
+        given = list(tables)
+        for odd in (given[i].long(), given[i][None]):
+            given[i] = odd
+            refused("int32" if odd.dtype == torch.int64 else "dim", tables=given)
+    refused("not all on", tables=[t.to("meta") for t in tables])
 
 
 @pytest.mark.parametrize(("arch", "warps"), [("sm80", 8), ("sm89", 8), ("sm90", 4)])

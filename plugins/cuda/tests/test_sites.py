@@ -120,7 +120,6 @@ CASES = {
         [],
     ),
     "paged_attention": (attention.paged_attention, attended, ATTEND, TABLES),
-    "triton_decode": (attention.paged_attention_decode, attended, ATTEND, TABLES),
 }  # fmt: skip
 
 

@@ -214,9 +214,15 @@ def _names(op: Operator, argument: str, text: str) -> bool:
 
 
 def _reference_refuses(target: Target, placed: Placed) -> bool:
-    """Whether the reference cannot compute a call either: then it has no right results."""
+    """Whether the reference cannot compute a call either: then it has no right results.
+
+    It is asked on the host, where a wrong index is an error and not the end of a device.
+    """
     op = target.op
-    own = {n: copied(v) for n, v in placed.arguments.items()}
+    own = {
+        n: copied(v.cpu() if isinstance(v, torch.Tensor) and not v.is_meta else v)
+        for n, v in placed.arguments.items()
+    }
     try:
         op.reference(*(own[n] for n in op.signature.names()))
     except Exception:  # noqa: BLE001 - any error says that the call means nothing

@@ -74,7 +74,11 @@ def _finding(target: Target, bench: Bench, point: Point, home: Layout) -> Findin
         truth = bench.truth(op, point)
         given = {n: copied(v) for n, v in placed.arguments.items() if n != "out"}
         whole = on_cpu(foreign(composed, Parts(target), given))
-        plain = composed({n: o.reference for n, o in target.device.operators.items()}, given)
+        # where the truth was computed, since a device may add up in another order
+        plain = composed(
+            {n: o.reference for n, o in target.device.operators.items()},
+            {n: v.cpu() if isinstance(v, Tensor) else v for n, v in given.items()},
+        )
         fused = on_cpu(call(target, placed).results)
     except ProviderFault as fault:
         return Finding(Status.FAIL, str(fault), 1.0, inputs)

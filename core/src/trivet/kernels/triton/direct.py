@@ -12,7 +12,7 @@ from __future__ import annotations
 import linecache
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import count
 from typing import Any, Final
@@ -88,15 +88,12 @@ def _written(variant: Variant, index: int) -> Launch:
     functions = _Functions(variant)
     _ = functions[index]
     compiled, kernel = functions.compiled[index], variant.kernel
-    with _device(index) as driver:
-        asked = kernel.settle(driver.get_current_target()).asked
-    raw, passed, route = _learnt(variant, compiled, asked)
+    raw, passed, route = _learnt(variant, compiled)
     space: dict[str, Any] = {
         "current": torch._C._accelerator_getDeviceIndex,  # noqa: SLF001
         "stream": import_module("triton.runtime").driver.active.get_current_stream,
         "functions": functions,
         "raw": raw,
-        **{f"ask_{name}": ask for name, ask in asked.items()},
     }
     given = ", ".join((*_GRID, *kernel.arguments))
     name, first = kernel.name.lstrip("_"), kernel.pointers[0]
@@ -132,9 +129,7 @@ class _Mark:
         self.text = text
 
 
-def _learnt(
-    variant: Variant, compiled: Any, asked: Mapping[str, Callable[[], bool]]
-) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
+def _learnt(variant: Variant, compiled: Any) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
     """The function at the end of Triton's launcher, and what it is given, in marks and constants.
 
     Raises:
@@ -149,17 +144,11 @@ def _learnt(
     raw = getattr(launcher, "launch", None)
     if raw is None or _scratch(compiled.metadata):
         return launcher, whole, "launcher"
-    kept = {n: getattr(launcher, n) for n in ("launch", *asked) if hasattr(launcher, n)}
-    questions = {n: _Mark(f"ask_{n}()") for n in kept if n in asked}
-    marks |= {m.text for m in questions.values()}
+    launcher.launch = lambda *passed: seen.append(passed)
     try:
-        for name, mark in questions.items():
-            setattr(launcher, name, mark)
-        launcher.launch = lambda *passed: seen.append(passed)
         launcher(*whole)
     finally:
-        for name, value in kept.items():
-            setattr(launcher, name, value)
+        launcher.launch = raw
     found = [m.text for m in _marks(seen[0])] if len(seen) == 1 else []
     if sorted(found) != sorted(marks):
         odd = ", ".join(sorted(marks.symmetric_difference(found)))

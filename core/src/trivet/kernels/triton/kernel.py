@@ -46,12 +46,10 @@ class Settled(NamedTuple):
     Args:
         constants: values of ``tl.constexpr`` arguments.
         options: of Triton's compiler.
-        asked: attribute of Triton's launcher -> what is asked for it at each launch.
     """
 
     constants: Mapping[str, Any] = _NONE
     options: Mapping[str, Any] = _NONE
-    asked: Mapping[str, Callable[[], bool]] = _NONE
 
 
 Settle = Callable[[Any], Settled]

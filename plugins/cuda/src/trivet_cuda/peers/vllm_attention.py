@@ -21,9 +21,9 @@ from trivet.contracts import (
     equal,
     feature,
     implements,
+    offset_aligned,
     one_of,
     rank,
-    rows,
 )
 from trivet_cuda.peers.installed import HALVES, loading
 from trivet_cuda.peers.residence import on_gpu
@@ -32,7 +32,8 @@ from trivet_cuda.peers.vllm_libraries import ATTENTION, NEED, loaded
 _DOMAIN: Final[list[Term]] = [
     dtype("q", *HALVES),
     rank("q", 3),
-    rows("q"),
+    contiguous("q"),
+    *(offset_aligned(name, 16) for name in ("q", "k_cache", "v_cache")),
     equal("k_cache.dtype", "q.dtype"),
     equal("v_cache.dtype", "q.dtype"),
     contiguous("k_cache"),
@@ -85,7 +86,6 @@ def paged(
     name="vllm",
     domain=_DOMAIN,
     requires=[NEED, feature("wgmma")],
-    graph_safe=True,
     checks=False,
     resolve=loading(attend),
     on_request=True,

@@ -48,7 +48,8 @@ def _exp_of_minus(f: tl.tensor, dtype: tl.constexpr) -> Any:
     made = tl.exp2(power)
     if dtype == tl.float32:
         lost = tl.fma(f, -1.4426950408889634, -power) + f * -1.9259629911266175e-8
-        made = tl.where(tl.abs(power) < 150.0, tl.fma(made * 0.6931471805599453, lost, made), made)
+        finite = (made < float("inf")) & (power > -150.0)
+        made = tl.where(finite, tl.fma(made * 0.6931471805599453, lost, made), made)
     return made
 
 

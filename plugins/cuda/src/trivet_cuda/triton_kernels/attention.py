@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from trivet.contracts import implements, offset_aligned, one_of
+from trivet.contracts import implements, offset_aligned
 from trivet.kernels.triton import Variant
 from trivet_cuda.target import arch_at, processors
 from trivet_cuda.triton_kernels import attention_decode, attention_prefill
@@ -123,38 +123,6 @@ def paged_attention_invariant(
         return call.out.zero_()
     attend_invariant(call, FIXED_SPLIT)
     return call.out
-
-
-@implements(
-    "paged_attention@1",
-    name="triton_decode",
-    domain=[*host.DOMAIN, one_of("max_query_len", 1)],
-    graph_safe=True,
-    deterministic=True,
-    resolve=at_bind_of(lambda: globals()["paged_attention_decode"]),
-)
-def paged_attention_decode(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    query_start: Tensor,
-    seq_lens: Tensor,
-    max_query_len: int,
-    max_seq_len: int,
-    scale: float,
-    schedule: list[Tensor],  # noqa: ARG001  # parts follow from lengths on the device
-    window: int = 0,
-    soft_cap: float = 0.0,
-    layout: str = "NHD",
-) -> Tensor:
-    """Attends one query a sequence into a fresh tensor."""
-    if max_query_len > 1:
-        host.refuse(f"max_query_len is {max_query_len}, this is for 1")
-    return _attended(
-        1, q, k_cache, v_cache, block_table, query_start, seq_lens, max_seq_len, scale, window,
-        soft_cap, layout, None,
-    )  # fmt: skip
 
 
 def attend_invariant(call: host.Call, split: int) -> None:

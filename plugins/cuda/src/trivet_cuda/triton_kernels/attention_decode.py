@@ -33,6 +33,7 @@ from trivet_cuda.triton_kernels import attention_host as host
 from trivet_cuda.triton_kernels.attention_tile import (
     mean,
     nothing_seen,
+    read_rows,
     rows_of_tile,
     walk,
     zero_uncovered,
@@ -41,7 +42,7 @@ from trivet_cuda.triton_kernels.overlap import after_previous, overlap
 from trivet_cuda.triton_kernels.row_layout import named, power_of_two
 
 _MOST_PARTS: Final = 64
-_LONGEST_PART: Final = 4096
+_LONGEST_PART: Final = 2048
 """Keys; bounds the time of the last program where lengths differ."""
 _CROWD: Final = 16
 """Programs for each that can run at a time, above which keys are not cut further."""
@@ -62,7 +63,7 @@ def _parts_of(first, length, parts, LEAST: tl.constexpr, BLOCK_N: tl.constexpr):
 def _attend(
     q, k_cache, v_cache, block_table, query_start, seq_lens,
     out, scratch, q_stride, table_stride, tokens, sequences,
-    parts, window, inner, factor,
+    parts, window, before, inner, factor,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, PIECES: tl.constexpr,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, PAD: tl.constexpr,
     QUERIES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LEAST: tl.constexpr,
@@ -102,7 +103,7 @@ def _attend(
     top, total, acc = nothing_seen(BLOCK_M, WIDTH)
     begin = least + part * each
     top, total, acc = walk(
-        top, total, acc, tl.load(place, mask=some, other=0.0), k_cache, v_cache,
+        top, total, acc, read_rows(place, some, before), k_cache, v_cache,
         block_table + s.to(tl.int64) * table_stride, head, begin,
         tl.minimum(begin + each, length), least, length, own, window, inner, factor,
         PAGE, KV_HEADS, HEAD_DIM, WIDTH, BLOCK_N, True, WINDOWED, CAPPED, PRECISE,
@@ -116,18 +117,18 @@ def _attend(
         line = line * parts + part
         tl.store(scratch + (line * HEAD_DIM)[:, None] + d[None, :], acc, mask=some)
         sizes = scratch + tokens.to(tl.int64) * (KV_HEADS * GROUP * HEAD_DIM) * parts
-        tl.store(sizes + line, tl.fma(top, factor, tl.log2(total)), mask=valid)
+        tl.store(sizes + line, top + tl.log2(total) / factor, mask=valid)
 
 
 @triton.jit
 def _join(
-    query_start, seq_lens, out, scratch, tokens, parts, window,
+    query_start, seq_lens, out, scratch, tokens, parts, window, factor,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
     BLOCK_N: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
     WINDOWED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Joins the parts of one row of ``out``: weights from their log-sum-exp, in base two.
+    """Joins the parts of one row of ``out``: weights from their log-sum-exp, in units of scores.
 
     ``PARTS``: a power of two that no call exceeds; ``CHUNK`` divides it. Lengths are read before
     the kernel before has ended: it waited for whoever wrote them.
@@ -156,11 +157,12 @@ def _join(
     size = tl.load(sizes + j, mask=j < used, other=-float("inf"))
     top = tl.max(size, 0)
     top = tl.where(top == -float("inf"), 0.0, top)
-    total = tl.sum(tl.exp2(size - top), 0)
+    total = tl.sum(tl.exp2((size - top) * factor), 0)
     acc = tl.zeros([WIDTH], tl.float32)
     for at in tl.range(0, used, CHUNK):
         here = at + c
-        weight = tl.exp2(tl.load(sizes + here, mask=here < used, other=-float("inf")) - top)
+        size = tl.load(sizes + here, mask=here < used, other=-float("inf"))
+        weight = tl.exp2((size - top) * factor)
         acc += tl.sum(weight[:, None] * means, 0)
         place += CHUNK * HEAD_DIM
         some = (here + CHUNK < used)[:, None] & (d < HEAD_DIM)[None, :]
@@ -173,12 +175,12 @@ def _join(
 ATTEND = Kernel(
     _attend, settle=overlap, q="*T", k_cache="*T", v_cache="*T", block_table="*i32",
     query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32", q_stride="i64",
-    table_stride="i64", tokens="i32", sequences="i32", parts="i32", window="i32", inner="fp32",
-    factor="fp32",
+    table_stride="i64", tokens="i32", sequences="i32", parts="i32", window="i32", before="fp32",
+    inner="fp32", factor="fp32",
 )  # fmt: skip
 JOIN = Kernel(
     _join, settle=overlap, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32",
-    tokens="i32", parts="i32", window="i32",
+    tokens="i32", parts="i32", window="i32", factor="fp32",
 )  # fmt: skip
 
 
@@ -325,7 +327,7 @@ def decode(call: host.Call, queries: int, *, alone: bool) -> None:
     in_parts(
         _ready(call.shape, queries, alone), *call.tensors, call.q_stride,
         call.block_table.stride(0), call.tokens, call.sequences, call.longest, call.window,
-        call.inner, call.factor,
+        *call.scales,
     )  # fmt: skip
 
 
@@ -338,7 +340,8 @@ def in_parts(
     launches: tuple[tuple[float, Ready], ...],
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, query_start: Tensor,
     seq_lens: Tensor, out: Tensor, q_stride: int, table_stride: int, tokens: int,
-    sequences: int, longest: int, window: int, inner: float, factor: float,
+    sequences: int, longest: int, window: int,
+    before: float, inner: float, factor: float,
 ) -> None:  # fmt: skip
     """Launches for a batch: over parts of the keys, and to join them where there are several."""
     for limit, ready in launches:  # noqa: B007  # the last one holds
@@ -353,12 +356,13 @@ def in_parts(
         scratch = torch.empty(size, dtype=torch.float32, device=q.device)
     attend(
         programs, parts, 1, q, k_cache, v_cache, block_table, query_start, seq_lens, out, scratch,
-        q_stride, table_stride, tokens, sequences, parts, window, inner, factor,
+        q_stride, table_stride, tokens, sequences, parts, window, before, inner,
+        factor,
     )  # fmt: skip
     if parts > 1:
         join(
             sequences * queries * heads, 1, 1, query_start, seq_lens, out, scratch, tokens, parts,
-            window,
+            window, factor,
         )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import frexp
 from typing import Any, Final, NamedTuple, NoReturn
 
 import torch
@@ -43,6 +44,9 @@ ALL_REGISTERS: Final = 255
 ENDLESS: Final = 1 << 30
 """A window that hides nothing; positions are 32-bit integers."""
 
+_LEAST_BEFORE: Final = 2.0**-8
+_ROOM: Final = 2.0**-12
+"""Sums of products may be so much larger than what is left of them."""
 _DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 DOMAIN: Final[list[Term]] = [
@@ -150,10 +154,8 @@ class Call(NamedTuple):
     longest: int
     """Keys of the longest sequence, at most."""
     window: int
-    inner: float
-    """Multiplies a score before its soft cap."""
-    factor: float
-    """Multiplies what comes then: the exponent in base two. Positive."""
+    scales: tuple[float, float, float]
+    """See ``scales_of``."""
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -195,7 +197,6 @@ def opened(
         tokens, stride = q.shape[:-2].numel(), row_stride(q, 2)
     low = q.data_ptr() | k_cache.data_ptr() | v_cache.data_ptr() | q.itemsize * stride
     aligned = not (low & 15 or stride % 8)
-    inner, factor = (scale / soft_cap, soft_cap) if soft_cap else (1.0, scale)
     made = Shape(
         k_cache.get_device(), q.dtype, kv_heads, heads // kv_heads, head_dim, page,
         window > 0, soft_cap > 0, aligned,
@@ -206,9 +207,23 @@ def opened(
         block_table = block_table.contiguous()
     return Call(
         made, q, stride, k_cache, v_cache, block_table, _dense(query_start), _dense(seq_lens),
-        out, tokens, sequences, min(max_seq_len, block_table.shape[1] * page), window, inner,
-        factor * LOG2E,
+        out, tokens, sequences, min(max_seq_len, block_table.shape[1] * page), window,
+        scales_of(q.dtype, scale, soft_cap),
     )  # fmt: skip
+
+
+def scales_of(element: torch.dtype, scale: float, soft_cap: float) -> tuple[float, float, float]:
+    """What multiplies ``q``, a score before its soft cap, and what comes then; all positive.
+
+    The first is a power of two, exact for all but the tiniest ``q``; the last makes the exponent
+    in base two. Products of float16 fit float32 as they are, and it has no room below.
+    """
+    before = 1.0
+    if element is not torch.float16:
+        before = min(max(2.0 ** frexp(scale / (soft_cap or 1.0))[1], _LEAST_BEFORE), 1.0) * _ROOM
+    if soft_cap:
+        return before, scale / soft_cap / before, soft_cap * LOG2E
+    return before, 1.0, scale / before * LOG2E
 
 
 def check(
@@ -241,6 +256,12 @@ def check(
         refuse(f"tokens of q are no single dim: strides {list(strides)}")
     if out is not None and not (out.is_contiguous() and out.data_ptr() % 16 == 0):
         refuse("out is not contiguous, or not aligned to 16 bytes")
+    if any(t.dtype is not torch.int32 for t in (block_table, query_start, seq_lens)):
+        refuse("block_table, query_start and seq_lens are not all int32")
+    if query_start.dim() != 1 or seq_lens.dim() != 1:
+        refuse("query_start or seq_lens has not one dim")
+    if any(t.device != q.device for t in (k_cache, v_cache, block_table, query_start, seq_lens)):
+        refuse(f"the arguments are not all on {q.device}")
     if not kv_heads or heads % kv_heads or sequences + 1 != starts:
         refuse(f"{heads} heads on {kv_heads}, {starts} starts of {sequences} sequences")
 

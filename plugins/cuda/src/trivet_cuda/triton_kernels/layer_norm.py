@@ -100,6 +100,7 @@ def _held(
         tl.debug_barrier()
     held = load_row(x, row, rows, HIDDEN, BLOCK, ALL, POLICY)
     mean = _sums(held, 0.0, 1, ROWS, BLOCK, HIDDEN)
+    mean += _sums(held, mean, 1, ROWS, BLOCK, HIDDEN)  # what the first sum rounded away
     scale = tl.rsqrt(_sums(held, mean, 2, ROWS, BLOCK, HIDDEN) + EPS)
     for i in tl.static_range(0, HIDDEN, BLOCK):
         f = (held[i // BLOCK].to(tl.float32) - mean) * scale
@@ -128,13 +129,16 @@ def _again(
         col = i + tl.arange(0, BLOCK)
         total += tl.load(x + col, mask=col < HIDDEN, other=0.0).to(tl.float32)
     mean = tl.sum(total, 0) * (1.0 / HIDDEN)
-    total = tl.zeros((BLOCK,), tl.float32)
+    total, rest = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for i in tl.range(0, HIDDEN, BLOCK, loop_unroll_factor=4):
         col = i + tl.arange(0, BLOCK)
         f = tl.load(x + col, mask=col < HIDDEN, other=0.0).to(tl.float32) - mean
         f = tl.where(col < HIDDEN, f, 0.0)
+        rest += f
         total += f * f
-    scale = tl.rsqrt(tl.sum(total, 0) * (1.0 / HIDDEN) + EPS)
+    lost = tl.sum(rest, 0) * (1.0 / HIDDEN)  # what the first sum rounded away
+    mean += lost
+    scale = tl.rsqrt(tl.sum(total, 0) * (1.0 / HIDDEN) - lost * lost + EPS)
     for i in tl.range(0, HIDDEN, BLOCK, loop_unroll_factor=4):
         col = i + tl.arange(0, BLOCK)
         f = tl.load(x + col, mask=col < HIDDEN, other=0.0).to(tl.float32)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -22,11 +21,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from trivet.kernels.triton import Settled
 
 _FIRST: Final = 90
-_CAPTURED: Final = getattr(  # the public function is a Python one around it
-    torch._C,  # noqa: SLF001
-    "_cuda_isCurrentStreamCapturing",
-    torch.cuda.is_current_stream_capturing,
-)
 
 
 @triton.jit
@@ -42,10 +36,7 @@ def after_previous(OVERLAP: tl.constexpr):
 
 
 def overlap(target: Any) -> Settled:
-    """``settle`` of a kernel: the constant ``OVERLAP``, and launches that are marked in graphs.
-
-    A marked launch takes the driver longer, which only a graph saves again.
-    """
+    """``settle`` of a kernel: the constant ``OVERLAP``, and launches that are marked."""
     if target is None or target.backend != "cuda" or target.arch < _FIRST:
         return Settled({"OVERLAP": False})
-    return Settled({"OVERLAP": True}, {"launch_pdl": True}, {"launch_pdl": _CAPTURED})
+    return Settled({"OVERLAP": True}, {"launch_pdl": True})
