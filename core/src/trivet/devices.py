@@ -97,7 +97,8 @@ class Device:
         """The memory leg: accounted allocation, block pools, statistics; loaded when used."""
         from trivet import memory
 
-        return memory.open(self.torch, self._offer.memory.get(self.plugin))
+        name = f"{self.info.kind}:{self.info.index}"
+        return memory.open(self.torch, self._offer.memory.get(self.plugin), name=name)
 
     @cached_property
     def collectives(self) -> DeviceCollectives:

@@ -260,7 +260,7 @@ def test_an_operation_that_there_is_not_is_named():
 
 
 def test_a_limit_below_nothing_is_refused():
-    with pytest.raises(MemoryFault, match="-1 bytes are no limit"):
+    with pytest.raises(MemoryFault, match="-1 bytes is no limit"):
         Instrumented(Simulated(1 << 20), limit_bytes=-1)
 
 

@@ -228,7 +228,7 @@ class SpillAgainstAModel(RuleBasedStateMachine):
     @initialize(blocks=st.integers(1, 5), host=st.integers(1, 4), disk=st.integers(0, 5))
     def start(self, blocks, host, disk):
         self.engine = Engine(None, blocks, host, disk)
-        self.seen, self.damaged, self.held = set(), False, []
+        self.seen, self.damaged, self.held = set(), set(), []
 
     @rule(first=st.integers(0, 2), second=st.integers(0, 2), length=st.integers(1, 5))
     def sequence(self, first, second, length):
@@ -237,8 +237,7 @@ class SpillAgainstAModel(RuleBasedStateMachine):
         keys = keys_of(tokens, BLOCK)
         there = min(spill.find(keys), engine.pool.num_free)
         found = engine.sequence(tokens)
-        assert found >= there or self.damaged
-        self.damaged = False if found < there else self.damaged
+        assert found >= there or self.damaged & {key.hex() for key in keys}
         self.seen.update(k for k in keys if engine.pool.find([k]))
 
     @rule(n=st.integers(0, 2))
@@ -257,7 +256,7 @@ class SpillAgainstAModel(RuleBasedStateMachine):
         paths = sorted(files.folder.iterdir()) if files else []
         if which < len(paths):
             paths[which].write_bytes(paths[which].read_bytes()[:keep])
-            self.damaged = True
+            self.damaged.add(paths[which].stem)
 
     @rule()
     def forget(self):
@@ -277,6 +276,7 @@ class SpillAgainstAModel(RuleBasedStateMachine):
         if spill._files:
             names = {p.stem for p in spill._files.folder.iterdir()}
             assert names == {key.hex() for key in spill._on_disk}
+            self.damaged &= names
         lost = [k for k in self.seen if k not in spill and not pool.find([k])]
         counted = spill.stats.dropped + spill.stats.corrupt + spill.stats.failed
         assert not lost or counted

@@ -19,7 +19,7 @@ from trivet.cli.commands import externals
 from trivet.cli.declaration import effective_order
 from trivet.cli.device_name import where
 from trivet.devices import Device, device
-from trivet.errors import PluginError, TrivetError
+from trivet.errors import PluginBroken, PluginError, TrivetError
 from trivet.plugins import Discovery, Line, Status, discover
 from trivet.plugins.isolate import isolated_report
 from trivet.plugins.verification import REFERENCE
@@ -223,10 +223,8 @@ class _Examination:
     def _memory(self, one: Device) -> dict[str, object] | None:
         try:
             return one.memory.info().to_json()
-        except TrivetError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a plugin's own allocator answers; named below
-            what = f"plugin {one.plugin}: memory info raises {type(error).__name__}: {error}"
+        except PluginBroken as error:  # of the memory that the plugin brings
+            what = f"plugin {one.plugin}: {error.what}"
             self._problem(what, f"tell who makes {one.report[one.plugin].dist}")
             return None
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from trivet.cli.device_name import where
-from trivet.cli.screen import Screen, emit, json_option, key_page, size_text
+from trivet.cli.screen import Screen, emit, json_option, key_page, printable, size_text
 from trivet.cli.values import finite
 from trivet.devices import device
 from trivet.errors import ConfigError, PluginError
@@ -100,7 +100,8 @@ def _totals() -> tuple[list[dict[str, Any]], list[str]]:
 def _show(document: dict[str, Any]) -> None:
     screen = Screen()
     for program in document["programs"]:
-        screen.heading(f"{program['program'] or 'a program'}, process {program['pid']}")
+        name = printable(program["program"]) or "a program"
+        screen.heading(f"{name}, process {program['pid']}")
         said = f"said {program['age']:.0f} s ago"
         if program["alive"] is None:
             said += ", on another machine or in another container: it may have ended"
@@ -112,7 +113,7 @@ def _show(document: dict[str, Any]) -> None:
         ("device", "memory", "source"),
         [
             (d["device"], "\n".join(f"{what} {size_text(d[key])}" for key, what in _TOTALS
-                                    if d[key] is not None) or "unknown", d["source"])
+                                    if d[key] is not None) or "unknown", printable(d["source"]))
             for d in document["devices"]
         ],
     )  # fmt: skip
@@ -120,11 +121,14 @@ def _show(document: dict[str, Any]) -> None:
         name = document["folder"] or "FOLDER"
         screen.line(f"no program publishes: start one with TRIVET_MEMORY_SNAPSHOT={name}", 2)
     for remark in document["remarks"]:
-        screen.line(f"note: {remark}", 2)
+        screen.line(f"note: {printable(remark)}", 2)
 
 
 def _device(screen: Screen, one: dict[str, Any]) -> None:
-    rows = [(h["tag"] or "no tag", h["tier"] or "own", size_text(h["nbytes"])) for h in one["held"]]
+    rows = [
+        (printable(h["tag"]) or "no tag", printable(h["tier"]) or "own", size_text(h["nbytes"]))
+        for h in one["held"]
+    ]
     rows.append(("all that is accounted", "", size_text(one["accounted_bytes"])))
     rows.append(("its peak", "", size_text(one["peak_bytes"])))
     rows.append(("outside of the account", "", size_text(one["outside_bytes"]) or "unknown"))
@@ -135,13 +139,13 @@ def _device(screen: Screen, one: dict[str, Any]) -> None:
         for which in ("soft", "hard")
         if one[f"{which}_bytes"] is not None
     ]
-    screen.table((one["device"], "tier", "bytes"), rows)
+    screen.table((printable(one["device"]), "tier", "bytes"), rows)
 
 
 def _plot(folder: Path | None, target: Path) -> None:
     programs, remarks = ([], []) if folder is None else snapshot.read(folder)
     for remark in remarks:
-        click.echo(f"trivet: {remark}", err=True)
+        click.echo(f"trivet: {printable(remark)}", err=True)
     if not any(one["timeline"] for program in programs for one in program["devices"]):
         msg = f"no program publishes its memory in {folder or 'any folder'}"
         raise ConfigError(msg, fix="start it with TRIVET_MEMORY_SNAPSHOT=FOLDER")

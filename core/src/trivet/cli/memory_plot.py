@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from trivet.cli.screen import printable
 from trivet.errors import ConfigError
 
 MIB: Final = 1 << 20
@@ -49,8 +50,9 @@ def draw(programs: Sequence[dict[str, Any]], target: Path) -> None:
     ):
         times, by_tag = levels(one, program["time"])
         rows = [[n / MIB for n in row] for row in by_tag.values()]
-        axes.stackplot(times, rows, labels=[tag or "no tag" for tag in by_tag], step="post")
-        axes.set_title(f"{program['program'][:60]} ({program['pid']}), {one['device']}", fontsize=9)
+        axes.stackplot(times, rows, labels=list(map(_word, by_tag)), step="post")
+        title = f"{_word(program['program'][:60])} ({program['pid']}), {_word(one['device'])}"
+        axes.set_title(title, fontsize=9)
         axes.set_xlabel("seconds")
         axes.set_ylabel("MiB")
         axes.legend(loc="upper left", fontsize=8)
@@ -59,3 +61,8 @@ def draw(programs: Sequence[dict[str, Any]], target: Path) -> None:
     except (OSError, ValueError) as error:  # an ending that names no format is a ValueError
         msg = f"the figure cannot be written to {target}: {error}"
         raise ConfigError(msg, fix="name a .png, .svg or .pdf in a folder of yours") from error
+
+
+def _word(text: str) -> str:
+    """Text of somebody else as a figure shows it: a dollar would begin a formula."""
+    return printable(text).replace("$", r"\$") or "no tag"

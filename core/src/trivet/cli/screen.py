@@ -141,6 +141,11 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
+def printable(text: str) -> str:
+    """Text of somebody else in one line that a terminal only shows: the rest as escapes."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def size_text(n: int | None) -> str:
     """Bytes in the largest binary unit that leaves a number of at least one; empty for None."""
     if n is None:

@@ -29,11 +29,14 @@ __all__ = [
 ]
 
 
-def open(device: torch.device, provided: object = None) -> DeviceMemory:  # noqa: A001  # memory.open
+def open(  # noqa: A001  # memory.open
+    device: torch.device, provided: object = None, *, name: str = ""
+) -> DeviceMemory:
     """The memory of a device; every call starts a new ledger.
 
     Args:
         device: where tensors are made.
         provided: what the plugin's ``trivet_memory`` returned, or None.
+        name: the device as trivet names it.
     """
-    return DeviceMemory(device, provided, snapshots=read().memory_snapshot)
+    return DeviceMemory(device, provided, snapshots=read().memory_snapshot, name=name)

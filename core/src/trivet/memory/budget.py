@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trivet.errors import ConfigError, MemoryFault, OutOfMemory
+from trivet.errors import ConfigError, OutOfMemory
 from trivet.memory.ledger import Ledger
+from trivet.memory.sizes import limit
+from trivet.plugins.describe import shown
 
 _log: Final = logging.getLogger("trivet.memory")
 
@@ -67,7 +69,7 @@ class Budget:
         self._ledger = ledger
         self._soft: int | None = None
         self._fruitless = 0  # above this much in use the soft limit asks again
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser that releases may interrupt whoever holds it
         self._reclaimables: list[_Reclaimable] = []
         self._thresholds: list[_Threshold] = []
         self._telling = self._again = False
@@ -82,7 +84,7 @@ class Budget:
 
     @hard_bytes.setter
     def hard_bytes(self, nbytes: int | None) -> None:
-        self._ledger.limit_bytes = _checked("hard_bytes", nbytes)
+        self._ledger.limit_bytes = limit(nbytes, "hard_bytes")
         self._notice()
 
     @property
@@ -92,7 +94,7 @@ class Budget:
 
     @soft_bytes.setter
     def soft_bytes(self, nbytes: int | None) -> None:
-        self._soft = _checked("soft_bytes", nbytes)
+        self._soft = limit(nbytes, "soft_bytes")
         self._fruitless = 0
         self._above_soft()
 
@@ -117,7 +119,8 @@ class Budget:
         """
         odd: Any = priority  # not all engines are typed
         if not isinstance(odd, int) or not callable(release):
-            msg = f"{name!r} has the priority {priority!r} and is asked by {release!r}"
+            how = f"the priority {shown(priority)} and is asked by {shown(release)}"
+            msg = f"{shown(name)} has {how}"
             raise ConfigError(msg, fix="a whole number, and a function of the bytes wanted")
         added = _Reclaimable(name, priority, release, counted)
         with self._lock:
@@ -153,10 +156,7 @@ class Budget:
         Raises:
             ConfigError: ``at`` or ``clear`` is no such part.
         """
-        clear = 0.9 * at if clear is None else clear
-        if not 0 < at <= 1 or not 0 <= clear < at:
-            msg = f"pressure at {at:g}, over at {clear:g}: no thresholds"
-            raise ConfigError(msg, fix="0 <= clear < at <= 1, parts of the hard limit")
+        clear = _parts(call, at, clear)
         added = _Threshold(at, clear, call)
         with self._lock:
             self._thresholds.append(added)
@@ -201,11 +201,11 @@ class Budget:
 
     def make_room(self, error: OutOfMemory) -> bool:
         """Asks for what is missing under the hard limit; whether anything was given back."""
-        limit = self._ledger.limit_bytes
-        if limit is None:
+        most = self._ledger.limit_bytes
+        if most is None:
             return True  # it was lifted since
         # more than the error says where the limit was lowered below what is in use
-        missing = error.requested_bytes + self._ledger.used_bytes - limit
+        missing = error.requested_bytes + self._ledger.used_bytes - most
         given = self.reclaim(missing, counted=True)
         if given:
             who = ", ".join(f"{name} gave {n} bytes" for name, n in given.items())
@@ -256,29 +256,33 @@ class Budget:
         """Thresholds that were crossed since; empty, and no longer telling, when none was."""
         while True:
             self._again = False  # before the numbers are read: who changes them now says so again
-            used, limit = self._ledger.used_bytes, self._ledger.limit_bytes
+            used, most = self._ledger.used_bytes, self._ledger.limit_bytes
             due = []
             with self._lock:
                 for one in self._thresholds:
-                    high = limit is not None and (
-                        used >= one.at * limit or (one.high and used > one.clear * limit)
+                    high = most is not None and (
+                        used >= one.at * most or (one.high and used > one.clear * most)
                     )
                     if high != one.high:
                         one.high = high
-                        due.append((one, Pressure(high, used, limit or 0)))
+                        due.append((one, Pressure(high, used, most or 0)))
                 if not due and self._again:
                     continue
                 self._telling = bool(due)
                 return due
 
 
-def _checked(name: str, nbytes: Any) -> int | None:
-    if nbytes is None:
-        return None
-    if not isinstance(nbytes, int) or nbytes < 0:
-        msg = f"{name} of {nbytes!r} bytes is no limit"
-        raise MemoryFault(msg, fix="a whole number of bytes, 0 or more, or None")
-    return nbytes
+def _parts(call: object, at: float, clear: float | None) -> float:
+    """The threshold at which pressure is over."""
+    try:
+        clear = 0.9 * at if clear is None else clear
+        good = callable(call) and 0 < at <= 1 and 0 <= clear < at
+    except TypeError:
+        good = False
+    if not good or clear is None:
+        msg = f"pressure at {shown(at)}, over at {shown(clear)}: no thresholds of {shown(call)}"
+        raise ConfigError(msg, fix="0 <= clear < at <= 1, parts of the hard limit, and a function")
+    return clear
 
 
 def _given(one: _Reclaimable, nbytes: int) -> int:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Self
 
 import torch
 
-from trivet.contracts.memory import Allocator, Reclaimer, Traits
-from trivet.errors import InvalidBuffer, MemoryFault, NotResident, PluginBroken
-from trivet.memory.upstream import allocator_problem
+from trivet.contracts.memory import Allocator, Reclaimer, Traits, Trimmer
+from trivet.errors import InvalidBuffer, NotResident
+from trivet.memory.asking import ask, give_back, name_of, traits_of
+from trivet.memory.parts import end_of_part
+from trivet.memory.sizes import label, whole
+from trivet.memory.turn import Turn
+from trivet.memory.unraisable import noted, unraisable
 
 __all__ = ["Buffer", "Buffers", "Residency"]
-
-ALIGNMENT: Final = 64
-"""The least alignment of every buffer."""
 
 _generations = itertools.count(1)
 
@@ -107,13 +107,7 @@ class Buffer:
             NotResident: it is suspended.
             InvalidBuffer: it was freed, or the part does not lie in it.
         """
-        count = 1
-        for size in shape:
-            count *= size
-        end = offset + count * dtype.itemsize
-        if offset < 0 or count < 0 or end > self.nbytes or offset % dtype.itemsize:
-            msg, fix = _outside(self.nbytes, shape, dtype, offset, end)
-            raise InvalidBuffer(msg, fix=fix)
+        end = end_of_part(self.nbytes, shape, dtype, offset)
         return self.raw[offset:end].view(dtype).view(shape)
 
     def free(self) -> None:
@@ -127,8 +121,10 @@ class Buffer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.residency is not Residency.FREED:
+    def __exit__(self, _: object, first: BaseException | None, *__: object) -> None:
+        if self.residency is Residency.FREED:
+            return
+        with nullcontext() if first is None else noted(first, f"{self!r} did not go back"):
             self.free()
 
 
@@ -142,55 +138,56 @@ class Buffers:
 
     Args:
         allocator: a vendor's, or any of core's.
+        where: the device as trivet names it, for errors; as torch does when empty.
 
     Raises:
         PluginBroken: it is no allocator, or its traits are none.
     """
 
-    def __init__(self, allocator: Allocator) -> None:
-        if problem := allocator_problem(allocator):
-            fix = "an object with traits(), allocate(nbytes, *, tag) and deallocate(buffer)"
-            raise PluginBroken(problem, fix=fix)
-        self.allocator = allocator
-        self.traits = allocator.traits()
+    def __init__(self, allocator: Allocator, where: str = "") -> None:
+        self.allocator, self._where = allocator, where
+        self.traits = traits_of(allocator)
         self.leaked = 0
-        self._lock = threading.RLock()
+        self._turn = Turn(weakref.WeakMethod(self.settle))
+        self._lock = self._turn.lock
         shared = getattr(allocator, "thread_safe", False)
-        self._calls: AbstractContextManager[object] = nullcontext() if shared else self._lock
+        self._calls: AbstractContextManager[object] = nullcontext() if shared else self._turn
         self._live: dict[int, tuple[torch.Tensor | None, weakref.ref[Buffer]]] = {}
+        self._places: dict[int, int] = {}  # address of a live buffer -> its generation
         self._ended: deque[int] = deque()
-        if self.traits.alignment < ALIGNMENT or self.traits.alignment & self.traits.alignment - 1:
-            msg = f"{_name(allocator)} aligns to {self.traits.alignment} bytes"
-            raise PluginBroken(msg, fix=f"a power of two, at least {ALIGNMENT}")
+        self._told: set[int] = set()  # those that were not taken back, as their owners know
 
     def allocate(self, nbytes: int, *, tag: str = "") -> Buffer:
         """A new buffer.
 
         Raises:
             OutOfMemory: there is no room; nothing changed.
-            MemoryFault: the size is negative, or no whole number.
-            PluginBroken: the allocator returned something that is no such buffer.
+            MemoryFault: the size is no number of 0 or more, or the tag no text.
+            PluginBroken: the allocator returned something that is no such buffer, or raised
+                something that no allocator raises.
         """
-        if not isinstance(nbytes, int) or nbytes < 0:  # type: ignore[redundant-expr]  # untyped
-            msg = f"a buffer of {nbytes!r} bytes cannot be made"
-            raise MemoryFault(msg, fix="a whole number, 0 or more")
+        nbytes, tag = whole(nbytes, "a buffer of {} bytes"), label(tag)
         self.settle()
         with self._calls:
-            raw = self.allocator.allocate(nbytes, tag=tag)
-            self._refuse_odd(raw, nbytes)
+            raw = self._asked(nbytes, tag)
             buffer = Buffer(self, raw, tag)
             ended = self._ended
             number = buffer.generation
             held = weakref.ref(buffer, lambda _: ended.append(number))
             with self._lock:
                 self._live[number] = raw, held
+                self._note_place(raw, number)
             return buffer
 
     def free(self, buffer: Buffer) -> None:
         """Gives a buffer back.
 
+        Within a call of its allocator (a collection may end an owner there, which frees) it is
+        put down, and whoever made that call gives it back.
+
         Raises:
             InvalidBuffer: it was freed before, or belongs to another allocator.
+            PluginBroken: the allocator does not take it back; it is as it was.
         """
         self.settle()
         with self._lock:
@@ -199,11 +196,17 @@ class Buffers:
                 why = "was freed before" if buffer._home is self else "is of another allocator"  # noqa: SLF001
                 msg = f"{buffer!r} {why}"
                 raise InvalidBuffer(msg, fix="each buffer is freed once, by its owner")
-            buffer.residency = Residency.FREED
-            absence, buffer.absence = buffer.absence, None
-        if known[0] is not None:
-            with self._calls:
-                self.allocator.deallocate(known[0])
+            was = buffer.residency, buffer.absence
+            buffer.residency, buffer.absence = Residency.FREED, None
+        try:
+            self._give_back(known[0])
+        except BaseException:
+            with self._lock:
+                self._told.add(buffer.generation)
+                self._live[buffer.generation] = known
+                buffer.residency, buffer.absence = was
+            raise
+        absence = was[1]
         if absence is not None and absence.kept is not None:
             absence.kept.free()  # of another allocator, whose lock is not taken under this one
 
@@ -227,8 +230,11 @@ class Buffers:
                 address = raw.data_ptr()
                 if self._stays:
                     self.allocator.suspend(raw)  # type: ignore[attr-defined]  # a Reclaimer
+                    if "address" not in self.preserves:
+                        self._places.pop(address, None)
                 else:
                     self.allocator.deallocate(raw)
+                    self._places.pop(address, None)
                     # one empty tensor for all: nothing of the old memory stays referenced
                     buffer._raw = torch.empty(0, dtype=torch.uint8)  # noqa: SLF001
                     self._live[buffer.generation] = None, self._live[buffer.generation][1]
@@ -255,11 +261,11 @@ class Buffers:
                 raw = self._live[buffer.generation][0]
                 self.allocator.resume(raw)  # type: ignore[attr-defined]  # a Reclaimer
             else:
-                raw = self.allocator.allocate(buffer.nbytes, tag=buffer.tag)
-                self._refuse_odd(raw, buffer.nbytes)
+                raw = self._asked(buffer.nbytes, buffer.tag)
                 self._live[buffer.generation] = raw, self._live[buffer.generation][1]
                 buffer._raw = raw  # noqa: SLF001
             assert raw is not None  # noqa: S101  # for mypy: both branches have one
+            self._note_place(raw, buffer.generation)
             if buffer.absence is not None:
                 buffer.absence.holds_memory = True
             return raw
@@ -286,20 +292,37 @@ class Buffers:
         """The memory of a live buffer; None when it has none now."""
         known = self._live.get(buffer.generation) if buffer._home is self else None  # noqa: SLF001
         if known is None:
-            msg = f"{buffer!r} is no live buffer of {_name(self.allocator)}"
+            msg = f"{buffer!r} is no live buffer of {name_of(self.allocator)}"
             raise InvalidBuffer(msg, fix="suspend what was not freed, with the heap that made it")
         absence = buffer.absence
         return None if absence is not None and not absence.holds_memory else known[0]
 
     def settle(self) -> None:
-        """Gives back what the collector ended since the last call."""
-        while self._ended:
+        """Gives back what the collector ended, or a finaliser freed, since the last call.
+
+        Nobody is there to take an error of the allocator: it is reported as those of finalisers.
+        """
+        while self._ended or self._turn.late:
             with self._lock:
-                known = self._live.pop(self._ended.popleft(), None) if self._ended else None
-                self.leaked += known is not None
-            if known is not None and known[0] is not None:
-                with self._calls:
-                    self.allocator.deallocate(known[0])
+                if self._turn.inside:
+                    return  # in the middle of a call: whoever made it comes here when it ends
+                raw, number = self._next_ended()
+            try:
+                self._give_back(raw)
+            except Exception as error:  # noqa: BLE001  # a vendor's code; reported by name
+                if number not in self._told:
+                    unraisable(error, self.allocator, "while a buffer was given back later")
+            self._told.discard(number)
+
+    def trim(self, nbytes: int) -> int:
+        """What a ``Trimmer`` gives back, called in turn with all else; 0 where it is none."""
+        self.settle()
+        with self._calls:
+            return self.allocator.trim(nbytes) if isinstance(self.allocator, Trimmer) else 0
+
+    def in_turn(self) -> AbstractContextManager[object]:
+        """Within it the allocator is asked by nobody else, for what it can besides."""
+        return self._calls
 
     def __iter__(self) -> Iterator[Buffer]:
         """Every live buffer, in the order in which they were allocated."""
@@ -308,39 +331,35 @@ class Buffers:
             found = [held() for _, held in self._live.values()]
         return iter([buffer for buffer in found if buffer is not None])
 
-    def _refuse_odd(self, raw: Any, nbytes: int) -> None:
-        """Refuses what is no buffer of that size, after giving it back."""
-        traits = self.traits
-        good = (
-            isinstance(raw, torch.Tensor)
-            and raw.dtype == torch.uint8
-            and raw.shape == (nbytes,)
-            and raw.is_contiguous()
-            and raw.device.type == traits.device.type
-            and raw.data_ptr() % traits.alignment == 0
-        )
-        if good:
+    # --- inside --------------------------------------------------------------------------------
+
+    def _asked(self, nbytes: int, tag: str) -> torch.Tensor:
+        return ask(self.allocator, self.traits, nbytes, tag, self._places, self._where)
+
+    def _next_ended(self) -> tuple[torch.Tensor | None, int]:
+        """What is to be given back next, None where it was done; and the number of its buffer."""
+        try:
+            if not self._ended:
+                return self._turn.late.popleft(), 0
+            number = self._ended.popleft()
+        except IndexError:  # another thread was faster
+            return None, 0
+        known = self._live.pop(number, None)
+        self.leaked += known is not None
+        return (None if known is None else known[0]), number
+
+    def _give_back(self, raw: torch.Tensor | None) -> None:
+        """Has the allocator take a buffer back, or puts it down while a call is under way."""
+        if raw is None:
             return
-        found = type(raw).__name__
-        if isinstance(raw, torch.Tensor):
-            self.allocator.deallocate(raw)
-            found = f"{raw.dtype} {list(raw.shape)} on {raw.device} at {raw.data_ptr():#x}"
-        msg = f"{_name(self.allocator)} was asked for {nbytes} bytes and returned {found}"
-        fix = f"a contiguous uint8 tensor of that size, aligned to {traits.alignment} bytes"
-        raise PluginBroken(msg, fix=fix)
+        with self._calls:
+            if self._turn.inside > 1:
+                self._turn.late.append(raw)
+                return
+            address = raw.data_ptr()
+            give_back(self.allocator, raw)
+            self._places.pop(address, None)
 
-
-def _outside(
-    nbytes: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int, end: int
-) -> tuple[str, str]:
-    """Why a tensor is no part of a buffer, and what to do."""
-    what = f"{list(shape)} of {dtype} at byte {offset}"
-    if offset >= 0 and offset % dtype.itemsize:
-        return f"{what} is not aligned", f"an offset that is a multiple of {dtype.itemsize}"
-    if offset < 0 or any(size < 0 for size in shape):
-        return f"{what} has a negative size or offset", "0 or more; -1 infers nothing here"
-    return f"{what} ends at byte {end}, the buffer has {nbytes}", "a larger buffer"
-
-
-def _name(allocator: object) -> str:
-    return f"the allocator {type(allocator).__qualname__}"
+    def _note_place(self, raw: torch.Tensor, number: int) -> None:
+        if raw.numel() and (address := raw.data_ptr()):  # the meta device has no addresses
+            self._places[address] = number

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from trivet.contracts.memory import (
     StatsSource,
     Trimmer,
 )
-from trivet.errors import MemoryFault, OutOfMemory, PluginBroken
+from trivet.errors import MemoryFault, OutOfMemory, PluginBroken, TrivetError
 from trivet.memory.budget import Budget
 from trivet.memory.buffers import Buffer, Buffers
 from trivet.memory.exhaustion import is_exhaustion, typed
@@ -34,10 +35,13 @@ from trivet.memory.holdings import (
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.caches import KvCaches
 from trivet.memory.ledger import Ledger, Token
+from trivet.memory.sizes import whole
 from trivet.memory.snapshot import publisher
 from trivet.memory.system import host_info
 from trivet.memory.torch_allocator import TorchAllocator
+from trivet.memory.unraisable import noted
 from trivet.memory.upstream import ability_problem
+from trivet.plugins.describe import said, shown
 
 if TYPE_CHECKING:
     from trivet.memory.pieces import Piece
@@ -61,6 +65,7 @@ class DeviceMemory:
             None.
         ledger: the account; a new one without a limit when None.
         snapshots: a folder in which to say who holds what, at most once a second; None is not to.
+        name: the device as trivet names it, ``"KIND:INDEX"``; as torch does when empty.
 
     Raises:
         PluginBroken: ``provided`` has none of those abilities.
@@ -73,11 +78,14 @@ class DeviceMemory:
         ledger: Ledger | None = None,
         *,
         snapshots: Path | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name or str(device)
         if provided is not None and (problem := ability_problem(provided)):
             home = provided if isinstance(provided, type) else type(provided)
             raise PluginBroken(
-                f"the memory that {home.__module__} brings to {device} cannot be used: {problem}",
+                f"the memory that {home.__module__} brings to {self.name} cannot be used: "
+                f"{problem}",
                 fix="see trivet.contracts.memory, or return None from trivet_memory",
             )
         self.device = device
@@ -85,7 +93,10 @@ class DeviceMemory:
         self.ledger = Ledger() if ledger is None else ledger
         self.budget = Budget(self.ledger)
         if isinstance(provided, Trimmer):
-            self.budget.register_reclaimable("vendor's cache", 0, provided.trim, counted=False)
+            me = weakref.ref(self)
+            self.budget.register_reclaimable(
+                "vendor's cache", 0, lambda n: _trimmed(me(), n), counted=False
+            )
         if is_accelerator(device):
             self.budget.register_reclaimable(
                 "torch's cache", 0, lambda _: release_torch_cache(device), counted=False
@@ -176,27 +187,32 @@ class DeviceMemory:
 
         The peak of the ledger rises only when all of them are there.
         """
-        shape = (num_blocks, block_size, kv_heads, head_dim)
+        shape = _shape((num_blocks, block_size, kv_heads, head_dim))
+        layers = whole(layers, "caches of {} layers")
         tokens: list[Token] = []
         buffers: list[Buffer] = []
-        with ExitStack() as undo:
+        undo = ExitStack()
+        try:
             made = [
                 self._zeroed(shape, dtype, tag, tokens)
                 if self._heap is None
                 else self._buffer(self._heap, shape, dtype, tag, tokens, buffers, undo)
                 for _ in range(2 * layers)
             ]
-            give_back = undo.pop_all().close
+        except BaseException as error:
+            with noted(error, "what was made before did not all go back"):
+                undo.close()
+            raise
         for token in tokens:
             token.confirm()
-        caches = KvCaches(tuple(zip(made[::2], made[1::2], strict=True)), give_back, buffers)
+        caches = KvCaches(tuple(zip(made[::2], made[1::2], strict=True)), undo.close, buffers)
         self._let_sleep(caches, made, tag)
         return caches
 
     def info(self) -> MemoryInfo:
         """How much memory the device has; None where nobody knows."""
         if isinstance(self.provided, InfoSource):
-            return self.provided.info()
+            return self._answer("info", self.provided.info, MemoryInfo)
         if self.device.type == "cpu":
             return host_info()
         read = getattr(torch.accelerator, "get_memory_info", None)
@@ -219,7 +235,8 @@ class DeviceMemory:
 
     def holdings(self) -> Holdings:
         """Who holds what: by tag and tier, torch besides, and the totals of the device."""
-        return holdings(self.device, self.ledger, self.budget.soft_bytes, self.info())
+        found = holdings(self.device, self.ledger, self.budget.soft_bytes, self.info())
+        return replace(found, device=self.name)
 
     def publish(self) -> Path | None:
         """Say it now, for ``trivet memory``; None unless ``TRIVET_MEMORY_SNAPSHOT`` names a folder.
@@ -231,18 +248,24 @@ class DeviceMemory:
 
     def _allocator_stats(self) -> Stats:
         if isinstance(self.provided, StatsSource):
-            return self.provided.stats()
+            return self._answer("stats", self.provided.stats, Stats)
         return torch_stats(self.device)
+
+    def _answer(self, what: str, ask: Callable[[], object], kind: type[T]) -> T:
+        heap: Buffers | None = vars(self).get("_heap")  # one that is not made yet does nothing
+        with nullcontext() if heap is None else heap.in_turn():
+            return _answered(what, ask, kind)
 
     def _reserved(
         self, shape: Sequence[int], dtype: torch.dtype, tag: str
     ) -> tuple[torch.Tensor, Token]:
         """A tensor of torch's allocator and its amount, which is not in the peak yet."""
+        shape = _shape(shape)
         nbytes = _nbytes(shape, dtype)
         token = self.ledger.reserve(nbytes, tag)
         with ExitStack() as undo:
             undo.callback(token.release)
-            tensor = self._torch_empty(tuple(shape), dtype, nbytes, tag)
+            tensor = self._torch_empty(shape, dtype, nbytes, tag)
             token.bind(tensor)
             undo.pop_all()
         return tensor, token
@@ -272,13 +295,14 @@ class DeviceMemory:
         except RuntimeError:
             # Only now: asking the system what is free costs more than most allocations.
             free = self.info().free_bytes
-            with typed(self.device, nbytes, tag=tag, free_bytes=free):
+            with typed(self.name, nbytes, tag=tag, free_bytes=free):
                 raise
 
     @cached_property
     def _heap(self) -> Buffers | None:
         """What the vendor's allocator gives out; None where torch's serves."""
-        return Buffers(self.provided) if isinstance(self.provided, Allocator) else None
+        provided = self.provided
+        return Buffers(provided, self.name) if isinstance(provided, Allocator) else None
 
     def _let_sleep(self, caches: KvCaches, made: Sequence[torch.Tensor], tag: str) -> None:
         if self._heap is None:
@@ -316,18 +340,51 @@ class DeviceMemory:
         nbytes = _nbytes(shape, dtype)
         tokens.append(token := self.ledger.reserve(nbytes, tag, tier=heap.traits.tier))
         undo.callback(token.release)
-        with typed(self.device, nbytes, tag=tag, free_bytes=None):
-            buffer = self._made_room(nbytes, lambda: heap.allocate(nbytes, tag=tag))
+        buffer = self._made_room(nbytes, lambda: heap.allocate(nbytes, tag=tag))
         undo.callback(buffer.free)
         buffers.append(buffer)
         return buffer.tensor(shape, dtype).zero_()
 
 
+def _answered(what: str, ask: Callable[[], object], kind: type[T]) -> T:
+    """What the vendor's memory says.
+
+    Raises:
+        PluginBroken: it raises, or says something else.
+    """
+    try:
+        found = ask()
+    except TrivetError:
+        raise
+    except Exception as error:
+        msg = f"memory {what} raises {said(error)}"
+        raise PluginBroken(msg, fix="tell who makes the plugin") from error
+    if isinstance(found, kind):
+        return found
+    msg = f"memory {what} gives {shown(found)}"
+    raise PluginBroken(msg, fix=f"an instance of {kind.__name__}")
+
+
+def _trimmed(memory: DeviceMemory | None, nbytes: int) -> int:
+    """What the vendor gives back of its cache, asked in turn with what its allocator does."""
+    if memory is None or not isinstance(memory.provided, Trimmer):
+        return 0
+    heap = memory._heap  # noqa: SLF001  # a part of it
+    return memory.provided.trim(nbytes) if heap is None else heap.trim(nbytes)
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(whole(n, "a dim of {}") for n in shape)
+    except (MemoryFault, TypeError) as error:
+        msg = f"a tensor of shape {shown(shape)} cannot be made"
+        raise MemoryFault(msg, fix="whole numbers, each 0 or more") from error
+
+
 def _nbytes(shape: Sequence[int], dtype: torch.dtype) -> int:
-    if not isinstance(dtype, torch.dtype):
-        raise MemoryFault(f"{dtype!r} is no torch.dtype", fix="torch.float32, for example")
-    if any(n < 0 for n in shape):
-        raise MemoryFault(f"a tensor of shape {list(shape)} cannot be made")
+    given: object = dtype
+    if not isinstance(given, torch.dtype):
+        raise MemoryFault(f"{shown(given)} is no torch.dtype", fix="torch.float32, for example")
     return math.prod(shape) * dtype.itemsize
 
 

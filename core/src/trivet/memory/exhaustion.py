@@ -15,13 +15,15 @@ _PHRASES: Final = ("can't allocate memory", "not enough memory", "out of memory"
 
 
 @contextmanager
-def typed(device: torch.device, nbytes: int, *, tag: str, free_bytes: int | None) -> Iterator[None]:
+def typed(
+    device: torch.device | str, nbytes: int, *, tag: str, free_bytes: int | None
+) -> Iterator[None]:
     """Raise ``OutOfMemory`` in place of whatever torch raises when memory runs out.
 
     Other errors pass unchanged.
 
     Args:
-        device: where the allocation is made.
+        device: where the allocation is made, as its reader asked for it.
         nbytes: the bytes asked for.
         tag: what they are for.
         free_bytes: what was free before, or None.

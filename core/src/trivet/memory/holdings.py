@@ -25,7 +25,7 @@ class Holdings:
     """All of one device at one moment; None is unknown, 0 is none.
 
     Args:
-        device: as torch names it.
+        device: as trivet names it; as torch does where it was opened without a plugin.
         accounted_bytes: in the ledger.
         peak_bytes: the most that it was.
         held: the same by tag and tier, largest first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,7 @@ from enum import StrEnum
 import torch
 
 from trivet.errors import MemoryFault
+from trivet.plugins.describe import shown
 
 __all__ = ["BlockLayout", "Order", "copy_blocks"]
 
@@ -118,6 +120,9 @@ def _cast(found: torch.Tensor, source: BlockLayout, target: BlockLayout) -> torc
 
 
 def _refuse(cache: torch.Tensor, layout: BlockLayout, blocks: Sequence[int], role: str) -> None:
+    if not (math.isfinite(layout.scale) and layout.scale):
+        msg = f"the scale of the {role} is {layout.scale}"
+        raise MemoryFault(msg, fix="a number that is neither 0 nor infinite")
     fits = cache.dtype == layout.dtype and cache.shape[1:] == layout.shape
     if not fits:
         msg = (
@@ -125,7 +130,7 @@ def _refuse(cache: torch.Tensor, layout: BlockLayout, blocks: Sequence[int], rol
             f"[blocks, {', '.join(map(str, layout.shape))}]"
         )
         raise MemoryFault(msg, fix="pass the layout that the cache was made in")
-    outside = [b for b in blocks if not 0 <= b < cache.shape[0]]
+    outside = [b for b in blocks if type(b) is not int or not 0 <= b < cache.shape[0]]
     if outside:
-        msg = f"blocks {outside[:5]} are not in the {role}, which has {cache.shape[0]}"
+        msg = f"blocks {shown(outside[:5])} are not in the {role}, which has {cache.shape[0]}"
         raise MemoryFault(msg, fix="pass numbers of that cache's pool")

@@ -13,6 +13,7 @@ from typing import Final, Protocol, Self
 import torch
 
 from trivet.errors import MemoryFault, OutOfMemory
+from trivet.memory.sizes import label, limit, whole
 
 TIMELINE: Final = 4096
 """Changes that a recording ledger keeps; older ones are dropped."""
@@ -104,9 +105,9 @@ class Ledger:
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self.limit_bytes = limit_bytes
+        self._limit = limit(limit_bytes, "limit_bytes")
         self.watcher: Watcher | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._used = 0
         self._pending = 0
         self._peak = 0
@@ -116,8 +117,19 @@ class Ledger:
         self._timeline: deque[tuple[float, str, int]] | None = None
         self._by_storage: dict[int, _Entry] = {}
         # A storage can end inside a garbage collection that interrupts a thread holding the lock,
-        # so its end is only noted here; whoever takes the lock next settles it.
+        # so its end is only noted here; whoever takes the lock next settles it. So is a token that
+        # an owner's finaliser releases there.
         self._ended: deque[_Entry] = deque()
+        self._given_up: deque[Token] = deque()
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """More than this raises ``OutOfMemory``; None is no limit."""
+        return self._limit
+
+    @limit_bytes.setter
+    def limit_bytes(self, nbytes: int | None) -> None:
+        self._limit = limit(nbytes, "limit_bytes")
 
     def account(self, what: torch.Tensor | int, tag: str = "", *, tier: str = "") -> Token:
         """Add an amount.
@@ -133,10 +145,12 @@ class Ledger:
 
         Raises:
             OutOfMemory: the limit would be exceeded; nothing was added.
-            MemoryFault: the amount is negative.
+            MemoryFault: the amount is no number of 0 or more, or the tag no text.
         """
-        if isinstance(what, int):
-            return self._admitted(lambda: Token(self, self._add(what, tag, tier)), tag)
+        tag, tier = label(tag), label(tier)
+        if not isinstance(what, torch.Tensor):
+            nbytes = whole(what, "an account of {} bytes")
+            return self._admitted(lambda: Token(self, self._add(nbytes, tag, tier)), tag)
         try:
             holder: torch.UntypedStorage | torch.Tensor = what.untyped_storage()
         except NotImplementedError:
@@ -159,9 +173,10 @@ class Ledger:
 
         Raises:
             OutOfMemory: the limit would be exceeded; nothing was added.
-            MemoryFault: the amount is negative.
+            MemoryFault: the amount is no number of 0 or more, or the tag no text.
         """
-        return self._admitted(lambda: Token(self, self._add(nbytes, tag, tier, pending=True)), tag)
+        size, tag, tier = whole(nbytes, "an account of {} bytes"), label(tag), label(tier)
+        return self._admitted(lambda: Token(self, self._add(size, tag, tier, pending=True)), tag)
 
     @property
     def used_bytes(self) -> int:
@@ -182,8 +197,8 @@ class Ledger:
     @property
     def free_bytes(self) -> int | None:
         """What the limit still admits (0 when it was lowered below what is used), or None."""
-        limit = self.limit_bytes
-        return None if limit is None else max(0, limit - self.used_bytes)
+        most = self._limit
+        return None if most is None else max(0, most - self.used_bytes)
 
     def by_tag(self) -> dict[str, int]:
         """Accounted bytes of every tag that has any."""
@@ -239,23 +254,25 @@ class Ledger:
                 asked = getattr(error, "__notes__", asked)
                 continue
             if self.watcher is not None:
-                self.watcher.added(tag)
+                try:
+                    self.watcher.added(tag)
+                except BaseException:  # an interruption: nobody would hold the token
+                    token.release()
+                    raise
             return token
 
     # --- under the lock ----------------------------------------------------------------------
 
     def _add(self, nbytes: int, tag: str, tier: str, *, pending: bool = False) -> _Entry:
-        if nbytes < 0:
-            raise MemoryFault(f"{nbytes} bytes cannot be accounted ({tag or 'no tag'})")
-        limit = self.limit_bytes
-        if limit is not None and nbytes > max(0, limit - self._used):
+        most = self._limit
+        if most is not None and nbytes > max(0, most - self._used):
             raise OutOfMemory(
                 f"{nbytes} bytes ({tag or 'no tag'}) exceed the limit, {self._used} are in use",
                 requested_bytes=nbytes,
-                free_bytes=max(0, limit - self._used),
-                limit_bytes=limit,
+                free_bytes=max(0, most - self._used),
+                limit_bytes=most,
                 tag=tag,
-                retryable=nbytes <= limit,
+                retryable=nbytes <= most,
                 fix="release something, or raise dev.memory.budget.hard_bytes",
             )
         self._used += nbytes
@@ -290,6 +307,8 @@ class Ledger:
             del self._by_storage[entry.storage]
 
     def _settle(self) -> None:
+        while self._given_up:
+            self._drop(self._given_up.popleft())
         while self._ended:
             entry = self._ended.popleft()
             if entry.owners:
@@ -306,18 +325,24 @@ class Ledger:
     # --- for tokens --------------------------------------------------------------------------
 
     def _release(self, token: Token) -> None:
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001  # by a Condition, too
+            self._given_up.append(token)  # in a finaliser that interrupted this very thread
+            return
         with self._lock:
             self._settle()
-            if token._released:  # noqa: SLF001  # the ledger's own class
-                return
-            token._released = True  # noqa: SLF001
-            entry = token._entry  # noqa: SLF001
-            if entry.owners == 1:
-                self._remove(entry)
-            elif entry.owners:
-                entry.owners -= 1
+            self._drop(token)
         if self.watcher is not None:
             self.watcher.removed()
+
+    def _drop(self, token: Token) -> None:
+        if token._released:  # noqa: SLF001  # the ledger's own class
+            return
+        token._released = True  # noqa: SLF001
+        entry = token._entry  # noqa: SLF001
+        if entry.owners == 1:
+            self._remove(entry)
+        elif entry.owners:
+            entry.owners -= 1
 
     def _confirm(self, entry: _Entry) -> None:
         with self._lock:

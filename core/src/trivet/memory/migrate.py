@@ -7,7 +7,6 @@ nothing any more, and says so from ``poll`` and ``wait``.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -17,9 +16,11 @@ from itertools import groupby
 import torch
 
 from trivet.contracts.memory import Copy, Cost, Migrator, Tier, Transfer
-from trivet.errors import MemoryFault
+from trivet.errors import MemoryFault, PluginBroken
+from trivet.memory.unraisable import brief, noted
+from trivet.plugins.describe import said, shown
 
-__all__ = ["Mover", "Prepared", "Rates", "TorchMigrator"]
+__all__ = ["Mover", "Prepared", "Rates", "TorchMigrator", "finish"]
 
 
 class Rates:
@@ -90,7 +91,7 @@ class TorchTransfer:
             for copy in copies:
                 run(copy)
             self._events = [_event(device) for device in _accelerators(copies)]
-        except RuntimeError as error:  # torch's, in the middle of the batch
+        except (RuntimeError, TypeError, ValueError) as error:  # torch's, in the middle of it
             self._fail(error)
         if not self._events:
             self._finish()
@@ -120,6 +121,7 @@ class TorchTransfer:
             self._synchronize()
             self._done = True
         self._held, self._events = (), []
+        self._failure = None  # which holds, by its traceback, who waited for it
 
     def _synchronize(self) -> None:
         try:
@@ -155,7 +157,14 @@ class Mover:
 
     @cached_property
     def _routes(self) -> frozenset[tuple[Tier, Tier]]:
-        return frozenset() if self._vendor is None else self._vendor.routes()
+        if self._vendor is None:
+            return frozenset()
+        name = type(self._vendor).__qualname__
+        try:
+            return frozenset(self._vendor.routes())
+        except Exception as error:
+            msg = f"the vendor's {name} does not say what it copies: {said(error)}"
+            raise PluginBroken(msg, fix="routes() gives pairs of tiers") from error
 
     def migrator(self, source: Tier, target: Tier) -> Migrator:
         """Who copies from one tier to another."""
@@ -173,7 +182,16 @@ class Mover:
 
     def estimate(self, source: Tier, target: Tier, nbytes: int) -> Cost:
         """What a batch is expected to take."""
-        return self.migrator(source, target).estimate(source, target, nbytes)
+        asked = self.migrator(source, target)
+        try:
+            found: object = asked.estimate(source, target, nbytes)
+        except Exception as error:
+            msg = f"the vendor's {type(asked).__qualname__} estimates no cost: {said(error)}"
+            raise PluginBroken(msg, fix="Cost() is what is not known") from error
+        if not isinstance(found, Cost):
+            msg = f"the vendor's {type(asked).__qualname__} estimates {shown(found)}"
+            raise PluginBroken(msg, fix="a Cost; Cost() is what is not known")
+        return found
 
     def prepare(self, copies: Iterable[Copy], source: Tier, target: Tier) -> Prepared:
         """Checks a batch, and joins runs that follow one another; it can be posted many times.
@@ -217,15 +235,20 @@ class Guarded:
         self._inner: Transfer | None = None
         self._done = False
         try:
-            self._inner = migrator.post(copies)
+            posted: object = migrator.post(copies)
         except Exception as error:  # noqa: BLE001  # a vendor's code; raised by poll and wait
             self._fail(error)
+            return
+        if isinstance(posted, Transfer):
+            self._inner = posted
+        else:  # nobody could tell when it is done, or whether it ever was
+            self._fail(PluginBroken(f"post returned {shown(posted)}", fix="a Transfer"))
 
     def poll(self) -> bool:
         """Whether it is done; for its errors see ``Transfer``."""
         if self._inner is not None and not self._done:
             try:
-                self._done = self._inner.poll()
+                self._done = bool(self._inner.poll())
             except Exception as error:  # noqa: BLE001  # as above
                 self._fail(error)
         self._raise()
@@ -242,19 +265,44 @@ class Guarded:
         self._raise()
 
     def release(self) -> None:
-        """Gives up everything that it holds."""
-        inner, self._inner = self._inner, None
+        """Gives up everything that it holds.
+
+        Raises:
+            MemoryFault: the vendor's does not; what it holds is its own from now on.
+        """
+        self._failure = None  # which holds, by its traceback, who waited for it
         self._done = True
+        inner, self._inner = self._inner, None
         if inner is not None:
-            inner.release()
+            try:
+                inner.release()
+            except Exception as error:
+                raise failed_batch(error, f"the vendor's {self._name}") from error
 
     def _fail(self, error: Exception) -> None:
-        self._failure = failed_batch(error, f"the vendor's {self._name}")
-        self.release()
+        failure = failed_batch(error, f"the vendor's {self._name}")
+        with noted(failure, "it did not release what it holds"):
+            self.release()
+        self._failure = failure
 
     def _raise(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def finish(transfer: Transfer) -> None:
+    """Waits for a transfer and has it release all; an error of the wait is the one that counts.
+
+    Raises:
+        MemoryFault: see ``Transfer``.
+    """
+    try:
+        transfer.wait()
+    except BaseException as error:
+        with noted(error, "it did not release what it holds"):
+            transfer.release()
+        raise
+    transfer.release()
 
 
 def run(copy: Copy) -> None:
@@ -295,18 +343,26 @@ def refuse_outside(copy: Copy) -> None:
         ("source", copy.source, copy.source_offset),
         ("target", copy.target, copy.target_offset),
     ):
-        flat = buffer.dtype == torch.uint8 and buffer.dim() == 1 and buffer.is_contiguous()
-        if (
-            not flat
-            or offset < 0
-            or copy.nbytes < 0
-            or offset + copy.nbytes > math.prod(buffer.shape)
-        ):
-            msg = (
-                f"{copy.nbytes} bytes at {offset} do not lie in the {role}, {buffer.dtype} "
-                f"{list(buffer.shape)}"
-            )
+        if not _inside(buffer, offset, copy.nbytes):
+            what = shown(type(buffer))
+            if isinstance(buffer, torch.Tensor):
+                what = f"{buffer.dtype} {list(buffer.shape)}"
+            msg = f"{shown(copy.nbytes)} bytes at {shown(offset)} do not lie in the {role}, {what}"
             raise MemoryFault(msg, fix="contiguous uint8 tensors of one dimension, and runs inside")
+
+
+def _inside(buffer: object, offset: object, nbytes: object) -> bool:
+    return (
+        isinstance(buffer, torch.Tensor)
+        and buffer.dtype == torch.uint8
+        and buffer.dim() == 1
+        and buffer.is_contiguous()
+        and isinstance(offset, int)
+        and isinstance(nbytes, int)
+        and offset >= 0
+        and nbytes >= 0
+        and offset + nbytes <= len(buffer)
+    )
 
 
 def failed_batch(error: Exception, who: str) -> MemoryFault:
@@ -314,7 +370,7 @@ def failed_batch(error: Exception, who: str) -> MemoryFault:
     if isinstance(error, MemoryFault):
         return error
     found = MemoryFault(
-        f"{who} could not copy a batch: {str(error).partition(chr(10))[0] or type(error).__name__}",
+        f"{who} could not copy a batch: {brief(error)}",
         fix="its sources are as they were, its targets are not; try again, or compute them anew",
     )
     found.__cause__ = error

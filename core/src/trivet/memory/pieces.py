@@ -14,8 +14,9 @@ import torch
 from trivet.contracts.memory import Tier
 from trivet.errors import MemoryFault
 from trivet.memory.buffers import Absence, Buffer, Buffers, Residency
-from trivet.memory.migrate import Mover
+from trivet.memory.migrate import Mover, finish
 from trivet.memory.torch_allocator import empty_storage, fill_storage
+from trivet.memory.unraisable import brief, noted, unraisable
 
 Told = Callable[["Piece"], object]
 """An owner's function: fills a piece again, or takes note of its new address."""
@@ -235,8 +236,8 @@ def fall_asleep(piece: Piece, host: Buffers, mover: Mover, *, keep: bool) -> int
     if piece.asleep:
         absence = piece.absence
         if not keep and absence is not None and absence.kept is not None:
-            kept, absence.kept = absence.kept, None
-            kept.free()
+            absence.kept.free()
+            absence.kept = None
         return 0
     copied: Buffer | None = None
     try:
@@ -244,9 +245,10 @@ def fall_asleep(piece: Piece, host: Buffers, mover: Mover, *, keep: bool) -> int
             copied = host.allocate(piece.nbytes, tag=f"{piece.tag} asleep")
             _copy(mover, piece.memory(), copied.raw, (piece.tier, host.traits.tier))
         piece.suspend()
-    except BaseException:
+    except BaseException as error:
         if copied is not None:
-            copied.free()
+            with noted(error, f"the copy of {piece.name} did not go back"):
+                copied.free()
         raise
     if piece.absence is not None:
         piece.absence.kept = copied
@@ -293,7 +295,10 @@ def wake_up(
     kept, absence.kept = absence.kept, None
     piece.forget_absence()
     if kept is not None:
-        kept.free()
+        try:
+            kept.free()
+        except Exception as error:  # noqa: BLE001  # a vendor's; the piece is awake all the same
+            unraisable(error, piece, "while the copy of what woke was given back")
     return piece.nbytes
 
 
@@ -303,14 +308,12 @@ def _back_to_sleep(piece: Piece, error: BaseException) -> None:
     try:
         piece.suspend()
     except Exception as second:  # noqa: BLE001  # a vendor's code; told with the first error
-        error.add_note(f"the memory of {piece.name} could not be given back either: {second}")
+        error.add_note(
+            f"the memory of {piece.name} could not be given back either: {brief(second)}"
+        )
 
 
 def _copy(
     mover: Mover, source: torch.Tensor, target: torch.Tensor, route: tuple[Tier, Tier]
 ) -> None:
-    transfer = mover.copy(source, target, route)
-    try:
-        transfer.wait()
-    finally:
-        transfer.release()
+    finish(mover.copy(source, target, route))

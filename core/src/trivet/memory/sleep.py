@@ -13,7 +13,6 @@ from typing import Any, Final, Self
 
 import torch
 
-from trivet.contracts.memory import Trimmer
 from trivet.errors import MemoryFault, PartialReclaim, TrivetError
 from trivet.memory.buffers import Buffers
 from trivet.memory.kv.blocks import KvBlocks
@@ -27,6 +26,8 @@ from trivet.memory.pieces import (
     wake_up,
 )
 from trivet.memory.tiers.host import HostAllocator
+from trivet.memory.unraisable import brief, unraisable
+from trivet.plugins.describe import said, shown
 
 __all__ = ["TAGS", "Made", "Sleep"]
 
@@ -108,6 +109,11 @@ class Sleep:
             raise MemoryFault(msg, fix="dict(model.named_parameters()), for example")
         self._settle()
         for name, tensor in tensors.items():
+            given: object = tensor
+            if not isinstance(given, torch.Tensor) or given.layout is not torch.strided:
+                msg = f"{tag}/{name} is no tensor with a storage: {shown(tensor)}"
+                raise MemoryFault(msg, fix="add the dense tensors that it consists of")
+        for name, tensor in tensors.items():
             storage = tensor.untyped_storage()
             piece = self._storages.get(id(storage))
             if piece is None or piece.gone:
@@ -126,6 +132,10 @@ class Sleep:
         tag: str = "graph",
     ) -> None:
         """Lets something sleep that is dropped and made again; where its tag is kept, it stays."""
+        given: tuple[object, object] = drop, rebuild
+        if not all(map(callable, given)):
+            msg = f"{tag}/{name} cannot be dropped and made again by {shown(given)}"
+            raise MemoryFault(msg, fix="two functions without arguments")
         self._made.append(Made(f"{tag}/{name}", tag, drop, rebuild))
 
     def contents(self, pool: KvBlocks, *, tag: str = "kv_cache") -> None:
@@ -185,8 +195,7 @@ class Sleep:
             what = f"{sorted(keep & discard)} are both kept and discarded" if keep else "no tag"
             raise MemoryFault(f"sleep was told: {what}", fix="sleep(keep=[...], discard=[...])")
         with self._alone(), _Report("sleep") as report:
-            if self._device.type != "cpu":
-                torch.accelerator.synchronize(self._device)  # a kernel may still use the memory
+            self._wait()
             for thing in self._made:
                 if thing.tag in discard and not thing.dropped:
                     with report.of(thing.name):
@@ -258,15 +267,21 @@ class Sleep:
                 del self._storages[key]
             absence = piece.absence
             if absence is not None and absence.kept is not None:
-                absence.kept.free()
-                absence.kept = None
+                kept, absence.kept = absence.kept, None
+                try:
+                    kept.free()
+                except Exception as error:  # noqa: BLE001  # a vendor's; nobody is there to take it
+                    unraisable(error, piece, "while the copy of what ended was given back")
 
     def _tags(self, tags: Collection[str]) -> set[str]:
-        asked = {tags} if isinstance(tags, str) else set(tags)
+        try:
+            asked = {tags} if isinstance(tags, str) else set(tags)
+        except TypeError as error:
+            raise MemoryFault(f"{shown(tags)} are no tags", fix="a collection of texts") from error
         known = {*TAGS, *self._reload, *self._rebind, *(piece.tag for piece in self._pieces())}
         known |= {thing.tag for thing in self._made}
         if asked - known:
-            msg = f"nothing has the tag {', '.join(map(repr, sorted(asked - known)))}"
+            msg = f"nothing has the tag {', '.join(sorted(map(shown, asked - known)))}"
             raise MemoryFault(msg, fix=f"tags here: {', '.join(sorted(known))}")
         return asked
 
@@ -281,13 +296,22 @@ class Sleep:
             if pool is not None and tag in tags:
                 pool.forget()
 
+    def _wait(self) -> None:
+        """Waits for the device: a kernel may still use the memory."""
+        if self._device.type == "cpu":
+            return
+        try:
+            torch.accelerator.synchronize(self._device)
+        except RuntimeError as error:
+            msg = f"the device could not be waited for, nothing sleeps: {brief(error)}"
+            raise MemoryFault(msg, fix="a kernel before failed: look for its error") from error
+
     def _trim(self) -> None:
         """Gives memory that an allocator caches back to the system."""
         if self._device.type != "cpu":
             torch.accelerator.empty_cache()
         for heap in self._heaps:
-            if isinstance(heap.allocator, Trimmer):
-                heap.allocator.trim(0)
+            heap.trim(0)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -341,8 +365,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, TrivetError):
         what = error.what.partition("\n")[0]
         return f"{what}; {error.fix}" if error.fix else what
-    what = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {what}" if what else type(error).__name__
+    return said(error).partition("\n")[0]
 
 
 def _turn(tag: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import threading
@@ -12,9 +13,11 @@ import weakref
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from trivet.errors import MemoryFault
+from trivet.plugins.describe import clean, said, shown
 
 if TYPE_CHECKING:
     from trivet.memory.device import DeviceMemory
@@ -54,9 +57,9 @@ class Publisher:
         self._next = now + EVERY
         try:
             self.publish()
-        except MemoryFault as error:
+        except Exception as error:  # noqa: BLE001  # of the folder, or of a plugin's memory
             self._broken = True
-            _log.warning("memory is no longer published: %s", error)
+            _log.warning("memory is no longer published: %s", said(error))
 
     def publish(self) -> Path:
         """Write now; the file is replaced as a whole.
@@ -103,12 +106,48 @@ def read(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             if alive is False:
                 path.unlink(missing_ok=True)
                 continue
+            _refuse_odd(document)
             found.append(document | {"alive": alive, "age": time.time() - document["time"]})
         except FileNotFoundError:  # its reader was another one of us
             continue
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            remarks.append(f"{path.name}: {type(error).__name__}: {error}")
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            remarks.append(f"{clean(path.name)}: {said(error)}")
     return found, remarks
+
+
+_MOST: Final = 1 << 63  # bytes that no device holds
+_OF_A_PROGRAM: Final[Mapping[str, tuple[type, ...]]] = {
+    "pid": (int,), "program": (str,), "time": (int, float), "devices": (list,),
+}  # fmt: skip
+_OF_A_DEVICE: Final[Mapping[str, tuple[type, ...]]] = {
+    "device": (str,), "held": (list,), "timeline": (list,), "info": (dict,),
+    "accounted_bytes": (int,), "peak_bytes": (int,),
+    "outside_bytes": (int, NoneType), "unseen_bytes": (int, NoneType),
+    "soft_bytes": (int, NoneType), "hard_bytes": (int, NoneType),
+}  # fmt: skip
+
+
+def _refuse_odd(document: Mapping[str, Any]) -> None:
+    """Raises what a document that this version would not write raises when it is shown."""
+    _refuse_others(document, _OF_A_PROGRAM)
+    if not math.isfinite(document["time"]):
+        msg = f"time is {document['time']}"
+        raise ValueError(msg)
+    for one in document["devices"]:
+        _refuse_others(one, _OF_A_DEVICE)
+        for held in one["held"]:
+            _refuse_others(held, {"tag": (str,), "tier": (str,), "nbytes": (int,)})
+        for when, tag, change in one["timeline"]:
+            line = {"when": when, "tag": tag, "change": change}
+            _refuse_others(line, {"when": (int, float), "tag": (str,), "change": (int,)})
+
+
+def _refuse_others(mapping: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> None:
+    for name, known in types.items():
+        value = mapping[name]
+        if type(value) not in known or (type(value) is int and abs(value) >= _MOST):
+            msg = f"{name} is {shown(value)}"
+            raise TypeError(msg)
 
 
 def _document(devices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,19 +6,22 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import torch
 
 from trivet.contracts.memory import Allocator, Copy, Tier
-from trivet.errors import DataCorrupt, MemoryFault
+from trivet.errors import DataCorrupt, MemoryFault, TrivetError
 from trivet.memory.buffers import Buffer, Buffers
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.caches import KvCaches
 from trivet.memory.kv.keys import Key
-from trivet.memory.migrate import Mover
-from trivet.memory.tiers.block_files import BlockFiles
+from trivet.memory.migrate import Mover, finish
+from trivet.memory.sizes import whole
+from trivet.memory.tiers.block_files import BlockFiles, refuse_odd_facts
 from trivet.memory.tiers.host import HostAllocator
+from trivet.memory.unraisable import bare
+from trivet.plugins.describe import said, shown
 
 __all__ = ["Spill", "SpillStats"]
 
@@ -51,8 +54,8 @@ class SpillStats:
 
     def to_json(self) -> dict[str, object]:
         """A mapping of plain values."""
-        plain = asdict(self)
-        return plain | {"last_error": None if self.last_error is None else str(self.last_error)}
+        plain: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
+        return plain | {"last_error": None if self.last_error is None else said(self.last_error)}
 
 
 class Spill:
@@ -97,15 +100,17 @@ class Spill:
         flat = [_rows(t) for t in tensors]
         self.block_bytes = sum(f.shape[1] for f in flat)
         self._device = flat[0].device
-        self.host_blocks = host_bytes // self.block_bytes if self.block_bytes else 0
-        self.disk_blocks = disk_bytes // self.block_bytes if self.block_bytes else 0
+        self.host_blocks = whole(host_bytes, "a host tier of {} bytes") // self.block_bytes
+        self.disk_blocks = whole(disk_bytes, "a disk tier of {} bytes") // self.block_bytes
         if not self.host_blocks:
             msg = f"{host_bytes} bytes of the host hold no block of {self.block_bytes} bytes"
             raise MemoryFault(msg, fix="at least one block: files are written from the host")
         layers = [[str(t.dtype), list(t.shape[1:])] for t in tensors]
         self._facts = {"layers": layers, **(facts or {})}
+        refuse_odd_facts(self._facts)
         self._mover = mover or Mover()
         self._heap = Buffers(host or HostAllocator())
+        self._files = BlockFiles(folder) if self.disk_blocks else None
         self._rows: Buffer = self._heap.allocate(
             self.host_blocks * self.block_bytes, tag="kv_spill"
         )
@@ -113,7 +118,6 @@ class Spill:
         self._on_host: OrderedDict[Key, int] = OrderedDict()  # key -> row; used last is last
         self._empty = list(range(self.host_blocks - 1, -1, -1))
         self._on_disk: OrderedDict[Key, None] = OrderedDict()
-        self._files = BlockFiles(folder) if self.disk_blocks else None
         self._said: set[str] = set()
         self.stats = SpillStats()
         pool.on_evict = self._evicted
@@ -146,8 +150,9 @@ class Spill:
             most: blocks of the pool that may be taken for spilled ones; all that are free if None.
 
         Raises:
-            MemoryFault: a key is listed twice.
+            MemoryFault: a key is listed twice, or ``most`` is no number of blocks.
         """
+        most = None if most is None else whole(most, "a fetch of {} blocks")
         if len(set(keys)) != len(keys):
             raise MemoryFault("a key is listed twice", fix="pass the keys of one sequence")
         run = list(keys[: self.find(keys)])
@@ -214,7 +219,7 @@ class Spill:
             rows = [self._empty.pop() for _ in batch]
             try:
                 self._store([block for _, block in batch], rows)
-            except (MemoryFault, RuntimeError) as error:  # of a migrator, or of torch
+            except (TrivetError, RuntimeError) as error:  # of a migrator, or of torch
                 self._empty.extend(rows)
                 self.stats.failed += len(batch)
                 self._say("spilling blocks to the host", error)
@@ -305,7 +310,7 @@ class Spill:
                 flat = _rows(tensor)
                 flat[index] = near[:, start : start + flat.shape[1]]
                 start += flat.shape[1]
-        except (MemoryFault, RuntimeError) as error:  # of a migrator, or of torch
+        except (TrivetError, RuntimeError) as error:  # of a migrator, or of torch
             self.stats.failed += count
             self._say("bringing blocks back", error)
             return 0
@@ -314,11 +319,7 @@ class Spill:
     # --- inside --------------------------------------------------------------------------------
 
     def _move(self, copies: Sequence[Copy], source: Tier, target: Tier) -> None:
-        transfer = self._mover.prepare(copies, source, target).post()
-        try:
-            transfer.wait()
-        finally:
-            transfer.release()
+        finish(self._mover.prepare(copies, source, target).post())
 
     def _row(self, row: int) -> torch.Tensor:
         return self._rows.raw[row * self.block_bytes : (row + 1) * self.block_bytes]
@@ -331,8 +332,8 @@ class Spill:
                 self._say("removing a block's file", error)
 
     def _say(self, what: str, error: Exception) -> None:
-        """Keeps an error, and logs the first one of its kind."""
-        self.stats.last_error = error
+        """Keeps an error without its frames, which hold tensors, and logs the first of a kind."""
+        self.stats.last_error = bare(error)
         if what not in self._said:
             self._said.add(what)
             LOG.warning("%s failed, later failures are only counted: %s", what, error)
@@ -345,17 +346,23 @@ class Spill:
     def _refuse_odd(self, tensors: Sequence[torch.Tensor]) -> None:
         if self.pool.on_evict is not None:
             raise MemoryFault("this pool spills already", fix="one Spill a pool; close the other")
+        _refuse_others(tensors)
         wrong = [t for t in tensors if t.dim() < 1 or t.shape[0] != self.pool.num_blocks]
         if wrong or not tensors:
             shape = list(wrong[0].shape) if wrong else "no tensor"
             msg = f"a pool of {self.pool.num_blocks} blocks does not describe {shape}"
             raise MemoryFault(msg, fix="pass every cache tensor of that pool, [blocks, ...]")
         devices = {t.device for t in tensors}
-        if len(devices) > 1 or not all(t.is_contiguous() for t in tensors):
-            msg = f"cache tensors on {sorted(map(str, devices))}, or not contiguous"
+        if len(devices) > 1 or not all(t.is_contiguous() and t.numel() for t in tensors):
+            msg = f"cache tensors on {sorted(map(str, devices))}, empty or not contiguous"
             raise MemoryFault(msg, fix="one Spill for the contiguous tensors of one device")
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a cache, ``[blocks, bytes of a block]``, over the same memory."""
     return tensor.view(tensor.shape[0], -1).view(torch.uint8)
+
+
+def _refuse_others(tensors: Sequence[object]) -> None:
+    if odd := [one for one in tensors if not isinstance(one, torch.Tensor)]:
+        raise MemoryFault(f"{shown(odd[0])} is no cache tensor", fix="pass tensors, not layers")

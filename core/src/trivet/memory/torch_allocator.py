@@ -9,6 +9,7 @@ import torch
 from trivet.contracts.memory import Tier, Traits
 from trivet.errors import MemoryFault, OutOfMemory
 from trivet.memory.exhaustion import typed
+from trivet.memory.sizes import whole
 
 _ALIGNMENT: Final = 64  # torch aligns host memory to 64 bytes and device memory to 256 or more
 _ADDRESSABLE: Final = 1 << 63  # sizes beyond this overflow inside torch and raise something else
@@ -35,7 +36,7 @@ class TorchAllocator:
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
-        device = self._traits.device
+        device, nbytes = self._traits.device, whole(nbytes, "a buffer of {} bytes")
         if nbytes >= _ADDRESSABLE:
             msg = f"no device can address {nbytes} bytes ({tag or 'no tag'})"
             fix = "look for a product of sizes that was not meant"

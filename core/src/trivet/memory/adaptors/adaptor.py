@@ -9,6 +9,7 @@ import torch
 from trivet.contracts.memory import Allocator, Traits
 from trivet.errors import InvalidBuffer, MemoryFault
 from trivet.memory.upstream import allocator_problem
+from trivet.plugins.describe import shown
 
 PASSED: Final = (
     "trim",
@@ -75,8 +76,18 @@ def traits_of(upstream: Allocator, owner: str) -> Traits:
     return upstream.traits()
 
 
-def foreign(owner: object, buffer: torch.Tensor) -> InvalidBuffer:
-    """The error for a tensor that is no live buffer of an allocator."""
-    what = f"uint8 [{buffer.numel()}] at {buffer.data_ptr():#x}"
-    msg = f"{type(owner).__name__} has no live buffer that is this tensor ({what})"
+def foreign(owner: object, buffer: object) -> InvalidBuffer:
+    """The error for what is no live buffer of an allocator."""
+    what = shown(buffer)
+    if isinstance(buffer, torch.Tensor):
+        dtype = str(buffer.dtype).removeprefix("torch.")
+        what = f"this tensor ({dtype} {list(buffer.shape)}{_place(buffer)})"
+    msg = f"{type(owner).__name__} has no live buffer that is {what}"
     return InvalidBuffer(msg, fix="give back the very tensor that allocate returned, once")
+
+
+def _place(buffer: torch.Tensor) -> str:
+    try:
+        return f" at {buffer.data_ptr():#x}"
+    except RuntimeError:  # a layout without one address
+        return ""

@@ -10,6 +10,8 @@ import torch
 from trivet.contracts.memory import Allocator, Traits
 from trivet.errors import MemoryFault
 from trivet.memory.adaptors.adaptor import Adaptor, foreign, traits_of
+from trivet.memory.asking import ask
+from trivet.memory.sizes import whole
 
 
 class Aligned(Adaptor):
@@ -24,13 +26,14 @@ class Aligned(Adaptor):
     """
 
     def __init__(self, upstream: Allocator, alignment: int) -> None:
+        alignment = whole(alignment, "an alignment of {} bytes")
         if alignment < 1 or alignment & alignment - 1:
             raise MemoryFault(f"an alignment of {alignment}", fix="a power of two")
         below = traits_of(upstream, "Aligned")
         self._extra = max(0, alignment - below.alignment)
         self._alignment = alignment
         self._pieces: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._traits = below
+        self._traits = self._below = below
         if self._extra:
             self._traits = replace(below, alignment=alignment, exportable=frozenset())
         super().__init__(upstream)
@@ -44,10 +47,12 @@ class Aligned(Adaptor):
         if not self._extra:
             return self.upstream.allocate(nbytes, tag=tag)
         # an empty tensor has no address that could be odd
-        whole = self.upstream.allocate(nbytes + self._extra if nbytes else 0, tag=tag)
-        first = -whole.data_ptr() % self._alignment
-        part = whole[first : first + nbytes]
-        self._pieces[id(part)] = whole, part
+        nbytes = whole(nbytes, "a buffer of {} bytes")
+        size = nbytes + self._extra if nbytes else 0
+        piece = ask(self.upstream, self._below, size, tag)
+        first = -piece.data_ptr() % self._alignment
+        part = piece[first : first + nbytes]
+        self._pieces[id(part)] = piece, part
         return part
 
     def deallocate(self, buffer: torch.Tensor) -> None:

@@ -16,8 +16,10 @@ from trivet.contracts.memory import Allocator, Stats, StatsSource
 from trivet.errors import MemoryFault, OutOfMemory
 from trivet.memory.adaptors.adaptor import foreign
 from trivet.memory.adaptors.counts import Counts, Frame, Outstanding
-from trivet.memory.adaptors.threads import ThreadSafe, unraisable
-from trivet.memory.ledger import Ledger
+from trivet.memory.adaptors.threads import ThreadSafe
+from trivet.memory.ledger import Ledger, Token
+from trivet.memory.sizes import label, limit, whole
+from trivet.memory.unraisable import unraisable
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,8 @@ class Instrumented(ThreadSafe):
         stacks: bool = False,
     ) -> None:
         super().__init__(upstream)
-        for limit in (limit_bytes, soft_limit_bytes):
-            if limit is not None and limit < 0:
-                raise MemoryFault(f"{limit} bytes are no limit", fix="0 or more, or None")
-        self.limit_bytes, self.soft_limit_bytes = limit_bytes, soft_limit_bytes
+        self._limit = limit(limit_bytes, "limit_bytes")
+        self._soft_limit = limit(soft_limit_bytes, "soft_limit_bytes")
         self._on_soft_limit, self._on_failure, self._on_event = on_soft_limit, on_failure, on_event
         self._retries, self._ledger, self._stacks = retries, ledger, stacks
         self._used = self._number = 0
@@ -82,11 +82,18 @@ class Instrumented(ThreadSafe):
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
+        if type(nbytes) is not int or nbytes < 0:
+            nbytes = whole(nbytes, "a buffer of {} bytes")
+        if type(tag) is not str:
+            label(tag)
         left = self._retries
         while True:
             try:
-                with self._lock:
-                    buffer = self._take(nbytes, tag)
+                if self._ledger is not None:
+                    buffer = self._booked(self._ledger, nbytes, tag)
+                else:
+                    with self._lock:
+                        buffer = self._take(nbytes, tag, None)
                 break
             except torch.OutOfMemoryError:
                 if left > 0 and self._again(nbytes, tag):
@@ -121,6 +128,24 @@ class Instrumented(ThreadSafe):
             self._ended.append(known)
         if self._ended or self._untold:
             self._drain()
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """More than this in use is refused; None is no limit."""
+        return self._limit
+
+    @limit_bytes.setter
+    def limit_bytes(self, nbytes: int | None) -> None:
+        self._limit = limit(nbytes, "limit_bytes")
+
+    @property
+    def soft_limit_bytes(self) -> int | None:
+        """Passing this calls ``on_soft_limit``; None is no limit."""
+        return self._soft_limit
+
+    @soft_limit_bytes.setter
+    def soft_limit_bytes(self, nbytes: int | None) -> None:
+        self._soft_limit = limit(nbytes, "soft_limit_bytes")
 
     @property
     def used_bytes(self) -> int:
@@ -180,25 +205,15 @@ class Instrumented(ThreadSafe):
 
     # --- under the lock ------------------------------------------------------------------------
 
-    def _take(self, nbytes: int, tag: str) -> torch.Tensor:
+    def _take(self, nbytes: int, tag: str, token: Token | None) -> torch.Tensor:
         if self._ended:
             self._settle()
         before = self._used
         used = before + nbytes
-        limit = self.limit_bytes
-        if limit is not None and used > limit:
-            raise self._beyond(nbytes, tag, limit)
-        if self._ledger is None:
-            token = None
-            buffer = self._ask(nbytes, tag)
-        else:
-            token = self._ledger.reserve(nbytes, tag)
-            try:
-                buffer = self._ask(nbytes, tag)
-            except BaseException:
-                token.release()
-                raise
-            token.confirm()
+        most = self._limit
+        if most is not None and used > most:
+            raise self._beyond(nbytes, tag, most)
+        buffer = self._ask(nbytes, tag)
         self._number = number = self._number + 1
         where = _stack() if self._stacks else None
         self._live[id(buffer)] = buffer, nbytes, tag, number, where, token
@@ -220,7 +235,7 @@ class Instrumented(ThreadSafe):
             counted[2] += 1
         if self._on_event is not None:
             self._note("allocate", number, nbytes, tag)
-        soft, told = self.soft_limit_bytes, self._on_soft_limit
+        soft, told = self._soft_limit, self._on_soft_limit
         if soft is not None and told is not None and used > soft >= before:
             self._untold.append(lambda: told(used, soft))
         return buffer
@@ -234,7 +249,7 @@ class Instrumented(ThreadSafe):
         frame.current -= nbytes
         self._tags[tag][0] -= nbytes
         if token is not None:
-            token.release()
+            self._untold.append(token.release)  # which may call who watches the account
         if self._on_event is not None:
             self._note("deallocate", number, nbytes, tag)
 
@@ -245,19 +260,34 @@ class Instrumented(ThreadSafe):
         if hook is not None:
             self._untold.append(lambda: hook(event))
 
-    def _beyond(self, nbytes: int, tag: str, limit: int) -> OutOfMemory:
-        free = max(0, limit - self._used)
+    def _beyond(self, nbytes: int, tag: str, most: int) -> OutOfMemory:
+        free = max(0, most - self._used)
         return OutOfMemory(
             f"{nbytes} bytes ({tag or 'no tag'}) exceed the limit, {self._used} are in use",
             requested_bytes=nbytes,
             free_bytes=free,
-            limit_bytes=limit,
+            limit_bytes=most,
             tag=tag,
-            retryable=nbytes <= limit,
+            retryable=nbytes <= most,
             fix="free something, or raise limit_bytes",
         )
 
     # --- without it ----------------------------------------------------------------------------
+
+    def _booked(self, ledger: Ledger, nbytes: int, tag: str) -> torch.Tensor:
+        """A buffer that is in the account, who watches which may allocate and free here."""
+        if self._ended:  # still in the account
+            with self._serial():
+                pass
+        token = ledger.reserve(nbytes, tag)
+        try:
+            with self._lock:
+                buffer = self._take(nbytes, tag, token)
+        except BaseException:
+            token.release()
+            raise
+        token.confirm()
+        return buffer
 
     def _again(self, nbytes: int, tag: str) -> bool:
         """Whether the failure callback wants another try; in it, there is none."""

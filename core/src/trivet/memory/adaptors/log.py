@@ -8,7 +8,7 @@ import json
 import lzma
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -19,9 +19,12 @@ import torch
 from trivet.contracts.memory import Allocator
 from trivet.errors import MemoryFault
 from trivet.memory.adaptors.adaptor import Adaptor, foreign, traits_of
+from trivet.memory.unraisable import noted
+from trivet.plugins.describe import said, shown
 
 _COLUMNS: Final = ("op", "id", "bytes", "tag", "stream", "time")
 _LOGGED: Final = {"suspend", "resume"}
+_ODD_LINE: Final = (LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
 _OPERATIONS: Final = ("allocate", "deallocate", "suspend", "resume", "failed")
 
 
@@ -72,6 +75,8 @@ class Logging(Adaptor):
         self._known: dict[int, tuple[torch.Tensor, int, str]] = {}
         self._number = 0
         self._rows = csv.writer(sink, lineterminator="\n")
+        # a return is a line's end for whoever reads, and the other one does not quote it
+        self._quoted = csv.writer(sink, lineterminator="\n", quoting=csv.QUOTE_ALL)
         if form == "csv":
             self._rows.writerow(_COLUMNS)
         super().__init__(upstream)
@@ -80,13 +85,15 @@ class Logging(Adaptor):
         """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
         try:
             buffer = self.upstream.allocate(nbytes, tag=tag)
-        except torch.OutOfMemoryError:
-            self._write("failed", 0, nbytes, tag)
+        except torch.OutOfMemoryError as error:
+            with noted(error, "the log has no line of it"):
+                self._write("failed", 0, nbytes, tag)
             raise
         try:
             self._write("allocate", self._number + 1, nbytes, tag)
-        except BaseException:
-            self.upstream.deallocate(buffer)
+        except BaseException as error:
+            with noted(error, "the buffer did not go back either"):
+                self.upstream.deallocate(buffer)
             raise
         self._number += 1
         self._known[id(buffer)] = buffer, self._number, tag
@@ -126,7 +133,7 @@ class Logging(Adaptor):
         when = self._clock() if self._clock else 0
         entry = Entry(op, number, nbytes, tag, _stream(self._device), when)
         if self._form == "csv":
-            self._rows.writerow(astuple(entry))
+            (self._quoted if "\r" in tag else self._rows).writerow(astuple(entry))
         else:
             self._sink.write(json.dumps(asdict(entry)) + "\n")
 
@@ -146,31 +153,59 @@ def read(source: str | os.PathLike[str] | TextIO) -> Iterator[Entry]:
             where it stands and stays open.
 
     Raises:
-        MemoryFault: it is no log, or a line is none of one; the text says which.
+        MemoryFault: it is no log, cannot be read, or a line is none of one; the text says which.
     """
-    with _opened(source) as (path, file):
-        first = file.readline()
-        heads = set(first.strip().split(","))  # an empty file is a log in JSON of no operation
-        if first and not first.startswith("{") and not {"op", "id", "bytes"} <= heads:
-            msg = f"{path}: {first[:40]!r} is none of an allocation log"
-            raise MemoryFault(msg, fix="a log that the adaptor Logging wrote, from its beginning")
-        rest = itertools.chain([first], file)
-        lines: Iterable[dict[str, Any]]
-        lines = map(json.loads, rest) if first.startswith("{") else csv.DictReader(rest)
-        number = 0
-        try:
-            for number, line in enumerate(lines, 1):  # noqa: B007  # for the error's text
-                yield Entry(
-                    str(line["op"]),
-                    int(line["id"]),
-                    int(line["bytes"]),
-                    str(line.get("tag") or ""),
-                    int(line.get("stream") or 0),
-                    int(line.get("time") or 0),
-                )
-        except (KeyError, TypeError, ValueError) as error:
-            msg = f"{path}: entry {number} is none of an allocation log: {error!r}"
-            raise MemoryFault(msg, fix="a log that the adaptor Logging wrote") from error
+    number, name = 0, shown(source)
+    try:
+        with _opened(source) as (name, file):  # for the error's text
+            for line in _lines(name, file):
+                number += 1
+                yield _entry(line)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        msg = f"{name}, after entry {number}, cannot be read: {said(error)}"
+        raise MemoryFault(msg, fix="a whole log that the adaptor Logging wrote") from error
+    except (*_ODD_LINE, csv.Error) as error:
+        msg = f"{name}: entry {max(number, 1)} is none of an allocation log: {said(error)}"
+        fix = "a log that the adaptor Logging wrote, from its beginning"
+        raise MemoryFault(msg, fix=fix) from error
+
+
+def _lines(name: str, file: TextIO) -> Iterable[dict[str, Any]]:
+    """The lines as mappings, of either form."""
+    first = file.readline()
+    rest = _uncut(itertools.chain([first] if first else [], file))
+    if first.startswith("{"):
+        return map(json.loads, rest)
+    # an empty file is a log in JSON of no operation
+    if first and not set(_COLUMNS[:3]) <= set(first.strip().split(",")):
+        msg = f"{name}: {first[:40]!r} is none of an allocation log"
+        raise MemoryFault(msg, fix="a log that the adaptor Logging wrote, from its beginning")
+    return csv.DictReader(rest)
+
+
+def _uncut(lines: Iterable[str]) -> Iterator[str]:
+    """Lines with their ends: one that was cut may hold a smaller number than was written."""
+    for line in lines:
+        if not line.endswith(("\n", "\r")):
+            msg = f"the line is cut: {line[:80]!r}"
+            raise ValueError(msg)
+        yield line
+
+
+def _entry(line: dict[str, Any]) -> Entry:
+    """One line; what is none raises any of the errors that ``read`` turns into one."""
+    entry = Entry(
+        str(line["op"]),
+        int(line["id"]),
+        int(line["bytes"]),
+        str(line.get("tag") or ""),
+        int(line.get("stream") or 0),
+        int(line.get("time") or 0),
+    )
+    if entry.op not in _OPERATIONS or entry.bytes < 0:
+        msg = f"{entry.op} of {entry.bytes} bytes"
+        raise ValueError(msg)
+    return entry
 
 
 @contextmanager
@@ -179,9 +214,13 @@ def _opened(source: str | os.PathLike[str] | TextIO) -> Iterator[tuple[str, Text
         yield str(getattr(source, "name", "the text")), source
         return
     path = Path(source)
-    packed = path.suffix == ".xz"
-    with lzma.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as file:
-        yield str(path), file
+    # line ends inside of tags stay as they are: csv finds those of the lines by itself
+    if path.suffix == ".xz":
+        with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
+            yield str(path), file
+    else:
+        with path.open(encoding="utf-8", newline="") as file:
+            yield str(path), file
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +251,15 @@ def replay(
         after: called after every line with the bytes that are live.
 
     Raises:
-        MemoryFault: a line gives back what no line allocated, or asks for what there is not.
+        MemoryFault: a line gives back what no line allocated, allocates what is live, or asks for
+            what there is not; or the allocator cannot do it.
     """
     buffers: dict[int, torch.Tensor] = {}
     lost: set[int] = set()
     live = peak = operations = failed = 0
-    try:
+    with _given_back(allocator, buffers):
         for entry in entries:
+            _refuse_out_of_order(entry, buffers, lost, allocator)
             if entry.op == "allocate":
                 try:
                     buffers[entry.id] = allocator.allocate(entry.bytes, tag=entry.tag)
@@ -226,26 +267,62 @@ def replay(
                     failed += 1
                     lost.add(entry.id)
                     continue
+                lost.discard(entry.id)
                 live += entry.bytes
                 peak = max(peak, live)
             elif entry.op == "failed" or entry.id in lost:
                 continue
+            elif entry.op == "deallocate":
+                live -= buffers[entry.id].numel()
+                allocator.deallocate(buffers.pop(entry.id))
             else:
-                if entry.op not in {"deallocate", *_LOGGED}:
-                    msg = f"the log has the operation {entry.op!r}"
-                    raise MemoryFault(msg, fix=f"one of {', '.join(_OPERATIONS)}")
-                if entry.id not in buffers:
-                    msg = f"the log has {entry.op} of buffer {entry.id}, which is not live"
-                    raise MemoryFault(msg, fix="play the whole log, in its order")
-                if entry.op == "deallocate":
-                    allocator.deallocate(buffers.pop(entry.id))
-                    live -= entry.bytes
-                else:
-                    getattr(allocator, entry.op)(buffers[entry.id])
+                getattr(allocator, entry.op)(buffers[entry.id])
             operations += 1
             if after is not None:
                 after(live)
-    finally:
-        for buffer in buffers.values():
-            allocator.deallocate(buffer)
     return Replayed(operations, failed, peak, live)
+
+
+def _refuse_out_of_order(
+    entry: Entry, buffers: Mapping[int, object], lost: Collection[int], allocator: Allocator
+) -> None:
+    known = entry.id in buffers
+    if entry.op not in _OPERATIONS:
+        msg, fix = f"the log has the operation {entry.op!r}", f"one of {', '.join(_OPERATIONS)}"
+    elif entry.op == "allocate" and known:
+        msg, fix = f"the log allocates buffer {entry.id}, which is live", "play one log at a time"
+    elif entry.op not in {"allocate", "failed"} and not known and entry.id not in lost:
+        msg = f"the log has {entry.op} of buffer {entry.id}, which is not live"
+        fix = "play the whole log, in its order"
+    elif entry.op != "failed" and not callable(getattr(allocator, entry.op, None)):
+        msg = f"{type(allocator).__qualname__} cannot {entry.op}, as the log has it"
+        fix = "play it against an allocator of the same abilities"
+    else:
+        return
+    raise MemoryFault(msg, fix=fix)
+
+
+@contextmanager
+def _given_back(allocator: Allocator, buffers: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Gives all buffers back at its end; what fails then does not hide what failed before."""
+    try:
+        yield
+    except BaseException as error:
+        for second in _all_given_back(allocator, buffers):
+            error.add_note(f"a buffer did not go back: {said(second)}")
+        raise
+    for failure in _all_given_back(allocator, buffers):
+        raise failure
+
+
+def _all_given_back(
+    allocator: Allocator, buffers: Mapping[int, torch.Tensor]
+) -> Iterator[Exception]:
+    """Gives each of them back, whatever the others do; what they did."""
+    failures = []
+    for buffer in buffers.values():
+        try:
+            allocator.deallocate(buffer)
+        except Exception as error:  # noqa: BLE001  # of any allocator; the caller tells it
+            failures.append(error)
+    return iter(failures)

@@ -10,6 +10,7 @@ from trivet.contracts.memory import Stats, Tier, Traits
 from trivet.errors import MemoryFault, OutOfMemory
 from trivet.memory.adaptors.adaptor import foreign
 from trivet.memory.ranges import Fit, Ranges
+from trivet.memory.sizes import whole
 
 _META: Final = torch.device("meta")
 
@@ -37,8 +38,11 @@ class Simulated:
         fit: Fit = "first",
         tier: Tier = Tier.DEVICE,
     ) -> None:
+        capacity_bytes = whole(capacity_bytes, "a capacity of {} bytes")
+        alignment = whole(alignment, "an alignment of {} bytes")
+        page_bytes = whole(page_bytes, "a page of {} bytes")
         odd = alignment < 1 or alignment & alignment - 1 or page_bytes % alignment
-        if capacity_bytes < 0 or page_bytes < 0 or odd:
+        if odd:
             msg = f"{capacity_bytes} bytes aligned to {alignment}, pages of {page_bytes}"
             fix = "sizes of 0 or more, an alignment that is a power of two and divides the page"
             raise MemoryFault(msg, fix=fix)
@@ -55,8 +59,7 @@ class Simulated:
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
-        if nbytes < 0:
-            raise MemoryFault(f"a buffer of {nbytes} bytes cannot be made", fix="0 or more")
+        nbytes = whole(nbytes, "a buffer of {} bytes")
         size = -(-nbytes // self._page) * self._page
         start = self._ranges.take(size) if size else 0
         if start is None:

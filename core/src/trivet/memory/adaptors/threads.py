@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 
 from trivet.contracts.memory import Allocator
 from trivet.memory.adaptors.adaptor import Adaptor, foreign
+from trivet.memory.unraisable import unraisable
 
 
 class ThreadSafe(Adaptor):
@@ -126,15 +125,3 @@ class ThreadSafe(Adaptor):
 
         serial.__name__ = name
         return serial
-
-
-def unraisable(error: BaseException, where: object, doing: str) -> None:
-    """Reports an error that no caller can take, as Python reports those of finalisers."""
-    told = SimpleNamespace(
-        exc_type=type(error),
-        exc_value=error,
-        exc_traceback=error.__traceback__,
-        err_msg=f"Exception ignored {doing} in",
-        object=where,
-    )
-    sys.unraisablehook(told)  # its own class cannot be made

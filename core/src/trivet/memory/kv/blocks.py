@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import torch
 
@@ -10,6 +11,11 @@ from trivet.errors import InvalidBuffer, MemoryFault, OutOfMemory
 from trivet.memory.kv import tables
 from trivet.memory.kv.events import Cleared, Event, Removed, Stored
 from trivet.memory.kv.keys import Key
+from trivet.memory.sizes import whole
+from trivet.plugins.describe import shown
+
+_MOST: Final = 1 << 31
+"""Blocks of a pool: block tables are int32."""
 
 
 class KvBlocks:
@@ -44,13 +50,9 @@ class KvBlocks:
         on_evict: Callable[[Sequence[tuple[Key, int]]], object] | None = None,
         keep_events: bool = False,
     ) -> None:
-        if num_blocks < 0 or block_size < 1:
-            raise MemoryFault(
-                f"a pool of {num_blocks} blocks of {block_size} tokens cannot be made"
-            )
-        self.num_blocks = num_blocks
-        self.block_size = block_size
-        self.bytes_per_block = bytes_per_block
+        self.num_blocks, self.block_size = num_blocks, block_size = _sizes(num_blocks, block_size)
+        known = bytes_per_block
+        self.bytes_per_block = None if known is None else whole(known, "a block of {} bytes")
         self._empty = list(range(num_blocks - 1, -1, -1))  # a stack: its end is given first
         self._idle: dict[int, None] = {}  # cached and free, in order of eviction
         self._references = [0] * num_blocks
@@ -71,7 +73,7 @@ class KvBlocks:
 
     def blocks_for(self, tokens: int) -> int:
         """The number of blocks that hold this many tokens."""
-        return -(-tokens // self.block_size)
+        return -(-whole(tokens, "a sequence of {} tokens") // self.block_size)
 
     def allocate(self, n: int = 1) -> list[int]:
         """Take ``n`` blocks, all or none; each has one reference and no contents.
@@ -80,10 +82,10 @@ class KvBlocks:
             OutOfMemory: fewer are free; nothing was taken. ``retryable`` unless the whole pool is
                 too small. ``requested_bytes`` is 0 when the pool does not know the bytes of a
                 block; the text counts blocks.
-            MemoryFault: ``n`` is negative.
+            MemoryFault: ``n`` is no number of 0 or more.
         """
-        if n < 0:
-            raise MemoryFault(f"{n} blocks cannot be allocated")
+        if type(n) is not int or n < 0:
+            n = whole(n, "an allocation of {} blocks")
         short = n - len(self._empty)
         if short > len(self._idle):
             raise _exhausted(self, n)
@@ -150,9 +152,12 @@ class KvBlocks:
 
         Raises:
             InvalidBuffer: the block is free, or not of this pool, or has another key.
+            MemoryFault: the key is none.
         """
         if not self.refcount(block):
             raise _invalid(self, block)
+        if type(key) is not bytes:  # one that hashes or compares oddly would be lost in here
+            raise MemoryFault(f"{shown(key)} is no key", fix="bytes, as keys_of gives")
         known = self._keys.get(block)
         if known is not None and known != key:
             msg = f"block {block} is cached under another key"
@@ -312,6 +317,15 @@ class KvBlocks:
         for block in blocks:
             if not self._is_own(block) or not self._references[block]:
                 raise _invalid(self, block)
+
+
+def _sizes(num_blocks: int, block_size: int) -> tuple[int, int]:
+    """How many blocks of how many tokens a pool can have."""
+    blocks, tokens = whole(num_blocks, "a pool of {} blocks"), whole(block_size, "{} tokens")
+    if not tokens or blocks > _MOST:
+        msg = f"a pool of {blocks} blocks of {tokens} tokens cannot be made"
+        raise MemoryFault(msg, fix=f"at least one token a block, at most {_MOST} blocks")
+    return blocks, tokens
 
 
 def _invalid(pool: KvBlocks, block: object) -> InvalidBuffer:

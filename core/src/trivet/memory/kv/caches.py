@@ -62,15 +62,19 @@ class KvCaches:
         return len(self._layers)
 
     def __getitem__(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._released:
-            raise InvalidBuffer("these KV caches were released", fix="make new ones")
+        self._require_held()
         self._require_awake(layer)
         return self._layers[layer]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        self._require_held()
         for layer in range(len(self._layers)):
             self._require_awake(layer)
         return iter(self._layers)
+
+    def _require_held(self) -> None:
+        if self._released:
+            raise InvalidBuffer("these KV caches were released", fix="make new ones")
 
     def _require_awake(self, layer: int) -> None:
         """Refuses tensors without memory: reading one would end the process."""

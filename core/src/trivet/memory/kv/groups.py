@@ -10,10 +10,12 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trivet.errors import MemoryFault
+from trivet.errors import InvalidBuffer, MemoryFault
 from trivet.memory.kv.blocks import KvBlocks
 from trivet.memory.kv.keys import Key, keys_of
 from trivet.memory.kv.tables import PADDING
+from trivet.memory.sizes import whole
+from trivet.plugins.describe import shown
 
 __all__ = ["Group", "KvGroups"]
 
@@ -57,8 +59,12 @@ class KvGroups:
 
     def __init__(self, groups: Mapping[str, Group], *, block_bytes: int, budget_bytes: int) -> None:
         self.groups = dict(groups)
+        block_bytes = whole(block_bytes, "a block of {} bytes")
+        budget_bytes = whole(budget_bytes, "a budget of {} bytes")
         for name, group in self.groups.items():
-            if group.bytes_per_token < 1 or block_bytes % group.bytes_per_token:
+            whole(group.bytes_per_token, "tokens of {} bytes")
+            whole(group.window, "a window of {} tokens")
+            if not block_bytes or group.bytes_per_token < 1 or block_bytes % group.bytes_per_token:
                 msg = f"group {name!r}: {group.bytes_per_token} bytes a token do not fill a block"
                 fix = f"a block of a multiple of {self.common_bytes(self.groups)} bytes"
                 raise MemoryFault(msg, fix=fix)
@@ -75,7 +81,10 @@ class KvGroups:
 
     def blocks(self, sequence: Hashable, group: str) -> list[int]:
         """The blocks of a sequence in one group, in order; where its window has passed, 0."""
-        return list(self._sequences[sequence].blocks[group])
+        known = self._known(sequence).blocks
+        if group not in known:
+            raise MemoryFault(f"there is no group {shown(group)}", fix=", ".join(sorted(known)))
+        return list(known[group])
 
     def extend(self, sequence: Hashable, tokens: int, *, fixed: int = 0) -> None:
         """Makes room for a sequence of so many tokens, in every group or in none.
@@ -88,6 +97,7 @@ class KvGroups:
         Raises:
             OutOfMemory: the budget does not admit it; nothing was taken.
         """
+        tokens, fixed = whole(tokens, "a sequence of {} tokens"), whole(fixed, "{} fixed tokens")
         known = self._sequences.get(sequence, _Sequence())
         need: dict[str, int] = {}
         for name, group in self.groups.items():
@@ -109,7 +119,8 @@ class KvGroups:
         Returns:
             How many blocks went back.
         """
-        known, count = self._sequences[sequence], 0
+        tokens = whole(tokens, "a sequence of {} tokens")
+        known, count = self._known(sequence), 0
         for name, group in self.groups.items():
             if not group.window or group.fixed:
                 continue
@@ -124,7 +135,7 @@ class KvGroups:
 
     def publish(self, sequence: Hashable, tokens: Sequence[int], *, salt: bytes = b"") -> None:
         """Lets every full block of a sequence be found by the tokens up to its end."""
-        known = self._sequences[sequence]
+        known = self._known(sequence)
         for name in self._shared():
             passed = known.passed.get(name, 0)
             rows = list(zip(known.blocks[name], self._keys(name, tokens, salt), strict=False))
@@ -136,7 +147,13 @@ class KvGroups:
 
         Returns:
             How many of its tokens need not be computed.
+
+        Raises:
+            InvalidBuffer: the sequence holds blocks already.
         """
+        if sequence in self._sequences:
+            msg = f"the sequence {shown(sequence)} holds blocks already"
+            raise InvalidBuffer(msg, fix="end it first, or give the new one another name")
         length = self.find(tokens, salt=salt)
         known = _Sequence()
         for name in self.groups:
@@ -154,6 +171,8 @@ class KvGroups:
 
         At least one token is left to compute, since its result is what is asked for.
         """
+        if not self._shared():
+            return 0  # nothing is kept of tokens
         step = math.lcm(*(self.block_sizes[n] for n in self._shared()))
         keys = {n: self._keys(n, tokens, salt) for n in self._shared()}
         for length in range((len(tokens) - 1) // step * step, 0, -step):
@@ -162,10 +181,22 @@ class KvGroups:
         return 0
 
     def end(self, sequence: Hashable) -> None:
-        """Gives back every block of a sequence, the end first."""
-        known = self._sequences.pop(sequence)
+        """Gives back every block of a sequence, the end first.
+
+        Raises:
+            InvalidBuffer: there is none of that name; it ended before, perhaps.
+        """
+        known = self._known(sequence)
+        del self._sequences[sequence]
         for name, blocks in known.blocks.items():
             self.pool.free(reversed(blocks[known.passed.get(name, 0) :]))
+
+    def _known(self, sequence: Hashable) -> _Sequence:
+        known = self._sequences.get(sequence)
+        if known is None:
+            msg = f"there is no sequence {shown(sequence)}"
+            raise InvalidBuffer(msg, fix="extend or adopt it first, and end it once")
+        return known
 
     def _shared(self) -> list[str]:
         """Groups whose contents depend on the tokens alone."""

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Final
 
 from trivet.errors import MemoryFault
+from trivet.plugins.describe import shown
 
 __all__ = ["first_parent", "key_of", "keys_of"]
 
@@ -23,7 +24,10 @@ KEY_BYTES: Final = 16
 
 def first_parent(salt: bytes = b"") -> Key:
     """The parent of a sequence's first block."""
-    return blake2b(salt, digest_size=KEY_BYTES, person=b"trivet kv").digest()
+    try:
+        return blake2b(salt, digest_size=KEY_BYTES, person=b"trivet kv").digest()
+    except TypeError as error:
+        raise MemoryFault(f"{shown(salt)} is no salt", fix="bytes") from error
 
 
 def key_of(parent: Key, tokens: Sequence[int]) -> Key:
@@ -32,8 +36,16 @@ def key_of(parent: Key, tokens: Sequence[int]) -> Key:
     Args:
         parent: the key of the block before, or ``first_parent``.
         tokens: the ids in this block, in order; a partial block has fewer.
+
+    Raises:
+        MemoryFault: an id is no integer of 64 bits, or the parent no key.
     """
-    return blake2b(array("q", tokens).tobytes(), digest_size=KEY_BYTES, key=parent).digest()
+    try:
+        said = array("q", tokens).tobytes()
+        return blake2b(said, digest_size=KEY_BYTES, key=parent).digest()
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"the tokens {shown(tokens)} after {shown(parent)} have no key: {error}"
+        raise MemoryFault(msg, fix="ids of 64 bits, after a key or first_parent()") from error
 
 
 def keys_of(
@@ -48,10 +60,11 @@ def keys_of(
         salt: what else the contents depend on; of no effect when ``parent`` is given.
 
     Raises:
-        MemoryFault: ``block_size`` is below 1.
+        MemoryFault: tokens, parent or salt are none, or ``block_size`` is below 1.
     """
-    if block_size < 1:
-        raise MemoryFault(f"blocks of {block_size} tokens have no keys", fix="1 or more")
+    size: object = block_size
+    if not isinstance(size, int) or size < 1:
+        raise MemoryFault(f"blocks of {shown(size)} tokens have no keys", fix="1 or more")
     key = first_parent(salt) if parent is None else parent
     found = []
     for end in range(block_size, len(tokens) + 1, block_size):

@@ -22,6 +22,7 @@ class Leases:
     def __init__(self, pool: KvBlocks) -> None:
         self.pool = pool
         self._held: dict[Hashable, list[int]] = {}
+        self._attempts: list[list[tuple[Hashable, int]]] = []  # what each one under way has taken
 
     def held(self, owner: Hashable) -> list[int]:
         """The blocks of an owner in the order in which they were taken."""
@@ -59,6 +60,10 @@ class Leases:
             self._held[owner] = left
         else:
             self._held.pop(owner, None)
+        for taken in self._attempts:
+            for block in given:
+                if (owner, block) in taken:
+                    taken.remove((owner, block))
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -66,16 +71,25 @@ class Leases:
 
         What was given back in the meantime stays given back.
         """
-        before = {owner: len(blocks) for owner, blocks in self._held.items()}
+        taken: list[tuple[Hashable, int]] = []
+        self._attempts.append(taken)
         try:
             yield
-        except BaseException:
-            for owner, blocks in list(self._held.items()):
-                if taken := blocks[before.get(owner, 0) :]:
-                    self.free(owner, taken[::-1])
+        except BaseException as error:
+            for owner, block in taken[::-1]:
+                try:
+                    self.free(owner, [block])
+                except InvalidBuffer as second:  # given back past this object: told with the first
+                    error.add_note(
+                        f"block {block} of {owner!r} was not held any more: {second.what}"
+                    )
             raise
+        finally:
+            self._attempts = [one for one in self._attempts if one is not taken]
 
     def _add(self, owner: Hashable, blocks: list[int]) -> list[int]:
         if blocks:
             self._held.setdefault(owner, []).extend(blocks)
+            for taken in self._attempts:
+                taken += [(owner, block) for block in blocks]
         return blocks

@@ -9,6 +9,8 @@ from typing import Final
 import torch
 
 from trivet.errors import MemoryFault
+from trivet.memory.sizes import whole
+from trivet.plugins.describe import shown
 
 PADDING: Final = 0  # a block number that exists: a kernel that reads ahead stays inside the cache
 
@@ -19,6 +21,9 @@ def touched(blocks: Sequence[int], start: int, count: int, block_size: int) -> S
     Raises:
         MemoryFault: the blocks end before the tokens do, or a number is negative.
     """
+    given: tuple[object, object] = start, count
+    if not all(isinstance(n, int) for n in given):
+        raise MemoryFault(f"{shown(count)} tokens from {shown(start)} on", fix="whole numbers")
     end = start + count
     if start < 0 or count < 0 or end > len(blocks) * block_size:
         raise MemoryFault(
@@ -52,9 +57,10 @@ def table(sequences: Sequence[Sequence[int]], max_blocks: int | None) -> torch.T
         MemoryFault: a sequence has more than ``max_blocks`` blocks.
     """
     longest = max(map(len, sequences), default=0)
-    width = longest if max_blocks is None else max_blocks
+    width = longest if max_blocks is None else whole(max_blocks, "a table of {} columns")
     if longest > width:
-        raise MemoryFault(f"a sequence has {longest} blocks, the table {width} columns")
+        msg = f"a sequence has {longest} blocks, the table {width} columns"
+        raise MemoryFault(msg, fix=f"max_blocks={longest} at least, or a shorter sequence")
     rows = array("i")
     for blocks in sequences:
         rows.extend(blocks)

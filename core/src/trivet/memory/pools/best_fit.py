@@ -12,6 +12,7 @@ from trivet.errors import MemoryFault
 from trivet.memory.adaptors.adaptor import foreign
 from trivet.memory.pools.pool import Pool
 from trivet.memory.ranges import Ranges
+from trivet.memory.sizes import whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +48,8 @@ class BestFit(Pool):
         tag: str = "pool",
     ) -> None:
         super().__init__(upstream, tag=tag)
+        least_bytes = whole(least_bytes, "a segment of {} bytes")
+        most_bytes = whole(most_bytes, "a segment of {} bytes")
         if not self._alignment <= least_bytes <= most_bytes:
             msg = f"segments between {least_bytes} and {most_bytes} bytes cannot be made"
             raise MemoryFault(msg, fix=f"rising bounds, of {self._alignment} bytes at least")

@@ -11,6 +11,7 @@ from trivet.contracts.memory import Allocator
 from trivet.errors import MemoryFault
 from trivet.memory.adaptors.adaptor import foreign
 from trivet.memory.pools.pool import Pool
+from trivet.memory.sizes import whole
 
 
 class _Block:
@@ -39,8 +40,8 @@ class Binned(Pool):
         self, upstream: Allocator, *, classes: Sequence[int] = (), tag: str = "pool"
     ) -> None:
         super().__init__(upstream, tag=tag)
-        self._classes = tuple(classes)
-        rising = sorted({size for size in classes if size > 0})
+        self._classes = tuple(whole(size, "a size class of {} bytes") for size in classes)
+        rising = sorted({size for size in self._classes if size > 0})
         if list(self._classes) != rising:
             raise MemoryFault(
                 f"size classes {list(classes)}", fix="sizes above 0, each above the last"
@@ -51,6 +52,8 @@ class Binned(Pool):
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
         del tag  # the upstream knows the pool's
+        if type(nbytes) is not int or nbytes < 0:
+            nbytes = whole(nbytes, "a buffer of {} bytes")
         size = 1 << (nbytes - 1).bit_length() if nbytes > 256 and not self._classes else 0
         if not size:
             size = self._class_of(nbytes)
@@ -101,8 +104,6 @@ class Binned(Pool):
         return given
 
     def _class_of(self, nbytes: int) -> int:
-        if nbytes < 0:
-            raise MemoryFault(f"a buffer of {nbytes} bytes cannot be made", fix="0 or more")
         if not self._classes:
             return 256
         at = bisect_left(self._classes, nbytes)

@@ -8,6 +8,7 @@ from trivet.contracts.memory import Allocator
 from trivet.errors import MemoryFault, OutOfMemory
 from trivet.memory.adaptors.adaptor import foreign
 from trivet.memory.pools.pool import Pool
+from trivet.memory.sizes import whole
 
 _Slot = tuple[int, torch.Tensor]  # number of its slab, the whole block
 
@@ -36,7 +37,10 @@ class Fixed(Pool):
         tag: str = "pool",
     ) -> None:
         super().__init__(upstream, tag=tag)
-        if block_bytes < 1 or blocks < 1 or (slabs is not None and slabs < 0):
+        block_bytes = whole(block_bytes, "a block of {} bytes")
+        blocks = whole(blocks, "a slab of {} blocks")
+        slabs = None if slabs is None else whole(slabs, "{} slabs")
+        if block_bytes < 1 or blocks < 1:
             msg = f"{slabs} slabs of {blocks} blocks of {block_bytes} bytes cannot be made"
             raise MemoryFault(msg, fix="at least one byte and one block")
         self.block_bytes = self._rounded(block_bytes)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import torch
 
 from trivet.contracts.memory import Allocator, Stats, Traits
-from trivet.errors import MemoryFault
 from trivet.memory.adaptors.adaptor import traits_of
+from trivet.memory.asking import ask, give_back
+from trivet.memory.sizes import whole
+from trivet.plugins.describe import said
 
 
 class Pool(ABC):
@@ -62,28 +64,36 @@ class Pool(ABC):
         """A size that keeps the next buffer aligned.
 
         Raises:
-            MemoryFault: it is below 0.
+            MemoryFault: it is no number of 0 or more.
         """
-        if nbytes < 0:
-            raise MemoryFault(f"a buffer of {nbytes} bytes cannot be made", fix="0 or more")
+        if type(nbytes) is not int or nbytes < 0:
+            nbytes = whole(nbytes, "a buffer of {} bytes")
         return -(-nbytes // self._alignment) * self._alignment
 
     def _reserve(self, nbytes: int) -> torch.Tensor:
         """A piece of the upstream; where it is full, what is kept goes back first."""
         try:
-            piece = self.upstream.allocate(nbytes, tag=self._tag)
-        except torch.OutOfMemoryError:
-            if not self.trim(0):
+            piece = ask(self.upstream, self._traits, nbytes, self._tag)
+        except torch.OutOfMemoryError as error:
+            if not self._trimmed(error):
                 raise
-            piece = self.upstream.allocate(nbytes, tag=self._tag)
+            piece = ask(self.upstream, self._traits, nbytes, self._tag)
         self._reserved += nbytes
         self._peak_reserved = max(self._peak_reserved, self._reserved)
         return piece
 
     def _return(self, piece: torch.Tensor, nbytes: int) -> None:
         """Gives a piece back."""
-        self.upstream.deallocate(piece)
+        give_back(self.upstream, piece)
         self._reserved -= nbytes
+
+    def _trimmed(self, error: BaseException) -> bool:
+        """Whether anything went back; what keeps it from that is told with the error."""
+        try:
+            return self.trim(0) > 0
+        except Exception as second:  # noqa: BLE001  # of the upstream; told with the first
+            error.add_note(f"nothing that is kept went back: {said(second)}")
+            return False
 
     def _take(self, nbytes: int) -> None:
         """Counts bytes in live buffers."""

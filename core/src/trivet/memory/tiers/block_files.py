@@ -16,8 +16,9 @@ from typing import Final
 import torch
 
 from trivet.errors import DataCorrupt, MemoryFault
+from trivet.memory.tiers import mapping
 from trivet.memory.tiers.disk import new_folder, remove_folder
-from trivet.memory.tiers.mapping import bytes_of, no_room
+from trivet.plugins.describe import said, shown
 
 MAGIC: Final = b"trivetKV"
 VERSION: Final = 1
@@ -40,6 +41,7 @@ class BlockFiles:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = new_folder("trivet-blocks-", folder)
+        self._process = os.getpid()
         self._end = weakref.finalize(self, remove_folder, self.folder, os.getpid())
 
     def path(self, name: str) -> Path:
@@ -48,8 +50,11 @@ class BlockFiles:
         Raises:
             MemoryFault: the name is not one that every file system takes.
         """
-        if not _NAME.fullmatch(name):
-            raise MemoryFault(f"{name!r} cannot name a block's file", fix="letters, digits, _.-")
+        given: object = name
+        if not isinstance(given, str) or not _NAME.fullmatch(given):
+            raise MemoryFault(
+                f"{shown(name)} cannot name a block's file", fix="letters, digits, _.-"
+            )
         return self.folder / f"{name}.block"
 
     def write(self, name: str, contents: torch.Tensor, facts: Mapping[str, object]) -> None:
@@ -62,13 +67,14 @@ class BlockFiles:
 
         Raises:
             OutOfMemory: the medium is full; what was there before is still there.
-            OSError: any other failure of the system, with the same effect.
+            MemoryFault: any other failure of the system, contents or facts that no file takes,
+                or this is a fork of the process that has the folder; with the same effect.
         """
-        path, data = self.path(name), bytes_of(contents)
-        told = json.dumps(facts, sort_keys=True).encode()
+        path, data, told = self.path(name), mapping.bytes_of(contents), refuse_odd_facts(facts)
+        mapping.refuse_fork(self._process, self.folder)
         start = _HEAD.pack(MAGIC, VERSION, len(told), len(data), zlib.crc32(data), 0)[:-4]
         seal = struct.pack("<I", zlib.crc32(told, zlib.crc32(start)))
-        with no_room(len(data), str(self.folder), "block file"):
+        with mapping.no_room(len(data), str(self.folder), "block file"):
             file, temporary = tempfile.mkstemp(dir=self.folder, suffix=".part")
             try:
                 with os.fdopen(file, "wb", buffering=0) as out:
@@ -91,8 +97,9 @@ class BlockFiles:
         Raises:
             DataCorrupt: the file is cut, damaged, foreign, or of another version; it names it.
             FileNotFoundError: there is none of that name.
+            MemoryFault: ``into`` is no such tensor.
         """
-        path = self.path(name)
+        path, view = self.path(name), mapping.bytes_of(into)
         with path.open("rb", buffering=0) as file:
             head = file.read(_HEAD.size)
             if len(head) < _HEAD.size:
@@ -109,11 +116,10 @@ class BlockFiles:
                 raise _corrupt(path, "the checksum of its head is wrong")
             if version != VERSION:
                 raise _corrupt(path, f"it is of version {version}, this is {VERSION}")
-            if told != json.dumps(facts, sort_keys=True).encode():
+            if told != refuse_odd_facts(facts):
                 raise _corrupt(path, f"it holds {told.decode(errors='replace')}")
-            if nbytes != into.numel():
-                raise _corrupt(path, f"it holds {nbytes} bytes, {into.numel()} were asked for")
-            view = bytes_of(into)
+            if nbytes != len(view):
+                raise _corrupt(path, f"it holds {nbytes} bytes, {len(view)} were asked for")
             done = 0
             while done < nbytes and (step := file.readinto(view[done:])):
                 done += step
@@ -121,12 +127,27 @@ class BlockFiles:
                 raise _corrupt(path, "the checksum of its contents is wrong")
 
     def drop(self, name: str) -> None:
-        """Removes contents, where there are any."""
+        """Removes contents, where there are any; in a fork they are another process's, and stay."""
+        if os.getpid() != self._process:
+            return
         self.path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Removes the folder; a second call does nothing."""
         self._end()
+
+
+def refuse_odd_facts(facts: Mapping[str, object]) -> bytes:
+    """Facts as they stand in a file.
+
+    Raises:
+        MemoryFault: they are no plain values.
+    """
+    try:
+        return json.dumps(facts, sort_keys=True).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"{shown(facts)} cannot stand in a file: {said(error)}"
+        raise MemoryFault(msg, fix="texts, numbers, and lists and mappings of them") from error
 
 
 def _write_all(file: int, data: memoryview) -> None:

@@ -13,6 +13,7 @@ import torch
 from trivet.contracts.memory import Tier, Traits
 from trivet.errors import InvalidBuffer, MemoryFault
 from trivet.memory.tiers import mapping
+from trivet.plugins.describe import shown
 
 
 class DiskAllocator:
@@ -30,6 +31,7 @@ class DiskAllocator:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = new_folder("trivet-disk-", folder)
+        self._process = os.getpid()
         self._traits = Traits(
             torch.device("cpu"), Tier.DISK, mapping.PAGE, host_visible=True, zeroed=True
         )
@@ -43,6 +45,7 @@ class DiskAllocator:
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
+        mapping.refuse_fork(self._process, self.folder)
         self._count += 1
         path = self.folder / f"{self._count}.buffer"
         made = mapping.create(path, nbytes, tag=tag)
@@ -51,10 +54,13 @@ class DiskAllocator:
 
     def deallocate(self, buffer: torch.Tensor) -> None:
         """Removes the file; its room is there again when no tensor maps it."""
-        known = self._paths.pop(id(buffer), None)
+        known = self._paths.get(id(buffer))
         if known is None:
             raise InvalidBuffer("this is no buffer of the disk tier", fix="give back what it gave")
-        known[1].unlink(missing_ok=True)
+        if os.getpid() == self._process:
+            with mapping.no_room(0, str(known[1]), "to be removed"):
+                known[1].unlink(missing_ok=True)
+        del self._paths[id(buffer)]
 
     def close(self) -> None:
         """Removes the folder; a second call does nothing."""
@@ -70,8 +76,8 @@ def new_folder(prefix: str, folder: str | os.PathLike[str] | None) -> Path:
     """
     try:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
-    except OSError as error:
-        msg = f"no folder for files can be made in {folder}: {error.strerror}"
+    except (OSError, TypeError, ValueError) as error:
+        msg = f"no folder for files can be made in {shown(folder)}: {error}"
         raise MemoryFault(msg, fix="a folder that exists and may be written") from error
 
 

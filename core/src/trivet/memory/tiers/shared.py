@@ -45,9 +45,11 @@ class SharedAllocator:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = shared_folder() if folder is None else Path(folder)
-        remove_left_behind(self.folder)
+        self._process = os.getpid()
         self.name = f"trivet-{secrets.token_hex(8)}"
-        lock = _own(self.folder, self.name)
+        with mapping.no_room(0, str(self.folder), "a lock of segments"):
+            remove_left_behind(self.folder)
+            lock = _own(self.folder, self.name)
         self._traits = Traits(
             torch.device("cpu"),
             Tier.SHARED,
@@ -67,6 +69,7 @@ class SharedAllocator:
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A segment; for its errors see ``trivet.contracts.memory.Allocator``."""
+        mapping.refuse_fork(self._process, self.folder)
         self._count += 1
         path = self.folder / f"{self.name}.{self._count}"
         made = mapping.create(path, nbytes, tag=tag)
@@ -75,10 +78,13 @@ class SharedAllocator:
 
     def deallocate(self, buffer: torch.Tensor) -> None:
         """Removes the name; the memory goes when no process maps it any more."""
-        known = self._made.pop(id(buffer), None)
+        known = self._made.get(id(buffer))
         if known is None:
             raise InvalidBuffer("this is no segment of this owner", fix="close what was opened")
-        known[1].unlink(missing_ok=True)
+        if os.getpid() == self._process:
+            with mapping.no_room(0, str(known[1]), "to be removed"):
+                known[1].unlink(missing_ok=True)
+        del self._made[id(buffer)]
 
     def export(self, buffer: torch.Tensor, kind: str) -> bytes:
         """The name of a segment, for ``open`` in another process."""
@@ -110,7 +116,8 @@ class SharedAllocator:
             if (size := os.fstat(file).st_size) != nbytes:
                 msg = f"{path} has {size} bytes, its export says {nbytes}"
                 raise MemoryFault(msg, fix="export it again")
-            opened = mapping.of_file(file, nbytes)
+            with mapping.no_room(nbytes, str(path), "an opened segment"):
+                opened = mapping.of_file(file, nbytes)
         finally:
             os.close(file)
         self._opened[id(opened)] = opened, path
@@ -149,13 +156,20 @@ class SharedAllocator:
 
 
 def owner_lives(folder: Path, name: str) -> bool:
-    """Whether the process that owns segments of a name is there and has not given them up."""
+    """Whether the process that owns segments of a name is there and has not given them up.
+
+    Where that cannot be found out (no more files can be opened), it is: nothing of it is removed.
+    """
     try:
         file = os.open(folder / f"{name}.owner", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True
     try:
         return not _locked(file, fcntl.LOCK_SH)
+    except OSError:
+        return True
     finally:
         os.close(file)
 
@@ -177,8 +191,13 @@ def _own(folder: Path, name: str) -> int:
     """Makes the file whose lock says that this process lives; it appears when it is locked."""
     hidden = folder / f"{name}.starting"
     file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    fcntl.flock(file, fcntl.LOCK_EX)
-    hidden.rename(folder / f"{name}.owner")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        hidden.rename(folder / f"{name}.owner")
+    except BaseException:
+        os.close(file)
+        hidden.unlink(missing_ok=True)
+        raise
     return file
 
 
@@ -208,7 +227,7 @@ def _parsed(exported: bytes) -> tuple[str, str, int]:
     try:
         told = json.loads(exported)
         owner, part, nbytes = told["owner"], told["part"], told["nbytes"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MemoryFault("this is no export of a segment", fix="pass what export gave") from error
     good = isinstance(owner, str) and _NAME.fullmatch(owner) and isinstance(part, str)
     if not good or not _PART.fullmatch(part) or type(nbytes) is not int or nbytes < 0:

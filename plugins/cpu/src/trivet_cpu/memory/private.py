@@ -10,7 +10,7 @@ import torch
 
 from trivet.errors import InvalidBuffer
 from trivet_cpu.memory.pages import PAGE, Pages, nodes
-from trivet_cpu.memory.room import refuse_beyond
+from trivet_cpu.memory.room import name_of, refuse_beyond, refuse_odd
 from trivet_cpu.memory.shared import SharedMemory
 
 if TYPE_CHECKING:  # loaded when memory is used, not with the device
@@ -57,6 +57,7 @@ class PrivateMemory:
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A zeroed buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
+        refuse_odd(nbytes)
         if not nbytes:
             empty = torch.empty(0, dtype=torch.uint8)
             self._live[id(empty)] = _NONE, empty
@@ -83,23 +84,24 @@ class PrivateMemory:
             InvalidBuffer: it is none of the live ones.
         """
         pages = self._pages(buffer)
-        del self._live[id(buffer)]
-        if pages is _NONE:
-            return
         suspended = id(buffer) in self._suspended
-        self._suspended.discard(id(buffer))
-        self._in_use -= 0 if suspended else pages.size
-        if not suspended and self._kept_bytes() + pages.size <= self._keep:
-            self._kept.append(pages)
-        elif not suspended:
+        goes = not suspended and pages is not _NONE
+        keeps = goes and self._kept_bytes() + pages.size <= self._keep
+        if goes and not keeps:
             pages.give_back()  # the mapping ends with the last view of it, the memory now
+        del self._live[id(buffer)]
+        self._suspended.discard(id(buffer))
+        self._in_use -= pages.size if goes else 0
+        if keeps:
+            self._kept.append(pages)
 
     def trim(self, nbytes: int) -> int:
         """Gives kept pages back to the system, the longest kept first; 0 asks for all."""
         given = 0
         while self._kept and (not nbytes or given < nbytes):
-            pages = self._kept.pop(0)
+            pages = self._kept[0]
             pages.give_back()
+            del self._kept[0]
             given += pages.size
         return given
 
@@ -154,10 +156,8 @@ class PrivateMemory:
     def _pages(self, buffer: torch.Tensor) -> Pages:
         known = self._live.get(id(buffer))
         if known is None:
-            raise InvalidBuffer(
-                f"no live buffer of mapped pages is this tensor (uint8 [{buffer.numel()}])",
-                fix="give back the very tensor that allocate returned, once",
-            )
+            msg = f"no live buffer of mapped pages is this {name_of(buffer)}"
+            raise InvalidBuffer(msg, fix="give back the very tensor that allocate returned, once")
         return known[0]
 
 

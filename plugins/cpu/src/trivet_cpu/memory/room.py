@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trivet.errors import OutOfMemory
+import torch
+
+from trivet.errors import MemoryFault, OutOfMemory
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
@@ -43,6 +45,24 @@ def refuse_beyond(nbytes: int, tag: str, root: Path = Path("/")) -> None:
             tag=tag,
             fix="free something, or ask for less",
         )
+
+
+def refuse_odd(nbytes: object) -> None:
+    """Refuses a size that is none.
+
+    Raises:
+        MemoryFault: it is no whole number, or below 0.
+    """
+    if not isinstance(nbytes, int) or nbytes < 0:
+        msg = f"a buffer of {nbytes!r} bytes cannot be made"
+        raise MemoryFault(msg, fix="a whole number, 0 or more")
+
+
+def name_of(buffer: object) -> str:
+    """What somebody gave as a buffer."""
+    if isinstance(buffer, torch.Tensor):
+        return f"tensor ({str(buffer.dtype).removeprefix('torch.')} {list(buffer.shape)})"
+    return type(buffer).__qualname__
 
 
 def _text(path: Path) -> str:

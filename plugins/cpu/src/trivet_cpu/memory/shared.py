@@ -11,12 +11,13 @@ import torch
 
 from trivet.errors import InvalidBuffer, MemoryFault, OutOfMemory
 from trivet_cpu.memory.pages import PAGE, Pages
-from trivet_cpu.memory.room import refuse_beyond
+from trivet_cpu.memory.room import name_of, refuse_beyond, refuse_odd
 
 if TYPE_CHECKING:
     from trivet.contracts.memory import Traits
 
 KIND: Final = "shm"
+_FOREIGN: Final = "these bytes are no export of shared host memory"
 
 
 class SharedMemory:
@@ -48,9 +49,12 @@ class SharedMemory:
 
     def allocate(self, nbytes: int, *, tag: str) -> torch.Tensor:
         """A zeroed buffer; for its errors see ``trivet.contracts.memory.Allocator``."""
+        refuse_odd(nbytes)
         refuse_beyond(nbytes, tag)
+        # a name for people, of which the system takes 249 bytes and no zero
+        name = f"trivet {tag}".encode("ascii", "backslashreplace").replace(b"\0", b"")[:200]
         try:
-            fd = os.memfd_create(f"trivet {tag}"[:200], os.MFD_CLOEXEC)
+            fd = os.memfd_create(name.decode("ascii"), os.MFD_CLOEXEC)
         except OSError as error:
             msg = f"no shared memory of {nbytes} bytes ({tag or 'no tag'}): {error}"
             fix = "raise the limit of open files, or free a shared buffer"
@@ -58,11 +62,11 @@ class SharedMemory:
         try:
             os.ftruncate(fd, max(PAGE, -(-nbytes // PAGE) * PAGE))
             pages = Pages(nbytes or 1, fd=fd)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             os.close(fd)
             msg = f"no shared memory of {nbytes} bytes ({tag or 'no tag'}): {error}"
             raise OutOfMemory(msg, requested_bytes=nbytes, tag=tag, fix="ask for less") from error
-        except OutOfMemory:
+        except BaseException:
             os.close(fd)
             raise
         tensor = pages.tensor()[:nbytes]
@@ -148,10 +152,8 @@ class SharedMemory:
     def _known(self, buffer: torch.Tensor) -> tuple[Pages, int, torch.Tensor]:
         known = self._live.get(id(buffer))
         if known is None:
-            raise InvalidBuffer(
-                f"no live shared buffer is this tensor (uint8 [{buffer.numel()}])",
-                fix="give back the very tensor that allocate returned, once",
-            )
+            msg = f"no live shared buffer is this {name_of(buffer)}"
+            raise InvalidBuffer(msg, fix="give back the very tensor that allocate returned, once")
         return known
 
 
@@ -164,7 +166,9 @@ def _refuse_other(kind: str) -> None:
 def _parsed(exported: bytes) -> dict[str, int]:
     try:
         said: Any = json.loads(exported)
-        return {name: int(said[name]) for name in ("pid", "fd", "inode", "nbytes")}
-    except (ValueError, TypeError, KeyError) as error:
-        msg = "these bytes are no export of shared host memory"
-        raise MemoryFault(msg, fix="pass on what export returned, unchanged") from error
+        found = {name: said[name] for name in ("pid", "fd", "inode", "nbytes")}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MemoryFault(_FOREIGN, fix="pass on what export returned, unchanged") from error
+    if any(type(n) is not int or n < 0 for n in found.values()):
+        raise MemoryFault(_FOREIGN, fix="pass on what export returned, unchanged")
+    return found
