@@ -161,8 +161,8 @@ def _join(
     acc = tl.zeros([WIDTH], tl.float32)
     for at in tl.range(0, used, CHUNK):
         here = at + c
-        size = tl.load(sizes + here, mask=here < used, other=-float("inf"))
-        weight = tl.exp2((size - top) * factor)
+        some_sizes = tl.load(sizes + here, mask=here < used, other=-float("inf"))
+        weight = tl.exp2((some_sizes - top) * factor)
         acc += tl.sum(weight[:, None] * means, 0)
         place += CHUNK * HEAD_DIM
         some = (here + CHUNK < used)[:, None] & (d < HEAD_DIM)[None, :]
