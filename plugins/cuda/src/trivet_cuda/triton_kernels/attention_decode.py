@@ -33,7 +33,6 @@ from trivet_cuda.triton_kernels import attention_host as host
 from trivet_cuda.triton_kernels.attention_tile import (
     mean,
     nothing_seen,
-    read_rows,
     rows_of_tile,
     walk,
     zero_uncovered,
@@ -63,7 +62,7 @@ def _parts_of(first, length, parts, LEAST: tl.constexpr, BLOCK_N: tl.constexpr):
 def _attend(
     q, k_cache, v_cache, block_table, query_start, seq_lens,
     out, scratch, q_stride, table_stride, tokens, sequences,
-    parts, window, before, inner, factor,
+    parts, window, inner, factor,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, PIECES: tl.constexpr,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, PAD: tl.constexpr,
     QUERIES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LEAST: tl.constexpr,
@@ -103,7 +102,7 @@ def _attend(
     top, total, acc = nothing_seen(BLOCK_M, WIDTH)
     begin = least + part * each
     top, total, acc = walk(
-        top, total, acc, read_rows(place, some, before), k_cache, v_cache,
+        top, total, acc, tl.load(place, mask=some, other=0.0), k_cache, v_cache,
         block_table + s.to(tl.int64) * table_stride, head, begin,
         tl.minimum(begin + each, length), least, length, own, window, inner, factor,
         PAGE, KV_HEADS, HEAD_DIM, WIDTH, BLOCK_N, True, WINDOWED, CAPPED, PRECISE,
@@ -175,8 +174,8 @@ def _join(
 ATTEND = Kernel(
     _attend, settle=overlap, q="*T", k_cache="*T", v_cache="*T", block_table="*i32",
     query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32", q_stride="i64",
-    table_stride="i64", tokens="i32", sequences="i32", parts="i32", window="i32", before="fp32",
-    inner="fp32", factor="fp32",
+    table_stride="i64", tokens="i32", sequences="i32", parts="i32", window="i32", inner="fp32",
+    factor="fp32",
 )  # fmt: skip
 JOIN = Kernel(
     _join, settle=overlap, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32",
@@ -327,7 +326,7 @@ def decode(call: host.Call, queries: int, *, alone: bool) -> None:
     in_parts(
         _ready(call.shape, queries, alone), *call.tensors, call.q_stride,
         call.block_table.stride(0), call.tokens, call.sequences, call.longest, call.window,
-        *call.scales,
+        call.inner, call.factor,
     )  # fmt: skip
 
 
@@ -341,7 +340,7 @@ def in_parts(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, query_start: Tensor,
     seq_lens: Tensor, out: Tensor, q_stride: int, table_stride: int, tokens: int,
     sequences: int, longest: int, window: int,
-    before: float, inner: float, factor: float,
+    inner: float, factor: float,
 ) -> None:  # fmt: skip
     """Launches for a batch: over parts of the keys, and to join them where there are several."""
     for limit, ready in launches:  # noqa: B007  # the last one holds
@@ -356,8 +355,7 @@ def in_parts(
         scratch = torch.empty(size, dtype=torch.float32, device=q.device)
     attend(
         programs, parts, 1, q, k_cache, v_cache, block_table, query_start, seq_lens, out, scratch,
-        q_stride, table_stride, tokens, sequences, parts, window, before, inner,
-        factor,
+        q_stride, table_stride, tokens, sequences, parts, window, inner, factor,
     )  # fmt: skip
     if parts > 1:
         join(

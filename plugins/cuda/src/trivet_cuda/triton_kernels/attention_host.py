@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from math import frexp
 from typing import Any, Final, NamedTuple, NoReturn
 
 import torch
@@ -44,9 +43,6 @@ ALL_REGISTERS: Final = 255
 ENDLESS: Final = 1 << 30
 """A window that hides nothing; positions are 32-bit integers."""
 
-_LEAST_BEFORE: Final = 2.0**-8
-_ROOM: Final = 2.0**-12
-"""Sums of products may be so much larger than what is left of them."""
 _DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 DOMAIN: Final[list[Term]] = [
@@ -154,8 +150,10 @@ class Call(NamedTuple):
     longest: int
     """Keys of the longest sequence, at most."""
     window: int
-    scales: tuple[float, float, float]
-    """See ``scales_of``."""
+    inner: float
+    """Multiplies a score before its soft cap."""
+    factor: float
+    """Multiplies what comes then: the exponent in base two. Positive."""
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -208,22 +206,14 @@ def opened(
     return Call(
         made, q, stride, k_cache, v_cache, block_table, _dense(query_start), _dense(seq_lens),
         out, tokens, sequences, min(max_seq_len, block_table.shape[1] * page), window,
-        scales_of(q.dtype, scale, soft_cap),
+        *scales_of(scale, soft_cap),
     )  # fmt: skip
 
 
-def scales_of(element: torch.dtype, scale: float, soft_cap: float) -> tuple[float, float, float]:
-    """What multiplies ``q``, a score before its soft cap, and what comes then; all positive.
-
-    The first is a power of two, exact for all but the tiniest ``q``; the last makes the exponent
-    in base two. Products of float16 fit float32 as they are, and it has no room below.
-    """
-    before = 1.0
-    if element is not torch.float16:
-        before = min(max(2.0 ** frexp(scale / (soft_cap or 1.0))[1], _LEAST_BEFORE), 1.0) * _ROOM
-    if soft_cap:
-        return before, scale / soft_cap / before, soft_cap * LOG2E
-    return before, 1.0, scale / before * LOG2E
+def scales_of(scale: float, soft_cap: float) -> tuple[float, float]:
+    """What multiplies a score before its soft cap, and what makes the exponent in base two."""
+    inner, factor = (scale / soft_cap, soft_cap) if soft_cap else (1.0, scale)
+    return inner, factor * LOG2E
 
 
 def check(

@@ -36,7 +36,6 @@ from trivet_cuda.triton_kernels.attention_tile import (
     mean,
     merged,
     nothing_seen,
-    read_rows,
     rows_of_tile,
     walk,
     zero_uncovered,
@@ -141,7 +140,7 @@ def _in_turn(
 @triton.jit
 def _tiles(
     q, k_cache, v_cache, block_table, query_start, seq_lens, out, scratch, q_stride, table_stride,
-    tokens, sequences, tiles, split, parts, window, before, inner, factor,
+    tokens, sequences, tiles, split, parts, window, inner, factor,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, PIECES: tl.constexpr,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, PAD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr, FROM: tl.constexpr,
@@ -167,7 +166,7 @@ def _tiles(
     row, member = (start + token).to(tl.int64), head * GROUP + of
     some = real[:, None] & (d < HEAD_DIM)[None, :]
     place = q + (row * q_stride + member * HEAD_DIM)[:, None] + d[None, :]
-    rows = read_rows(place, some, before)
+    rows = tl.load(place, mask=some, other=0.0)
     table = block_table + s.to(tl.int64) * table_stride
     begin, full, end, least = _keys_of(
         length - count + offset, length, window, BLOCK_Q, BLOCK_N, WINDOWED
@@ -238,7 +237,7 @@ TILES = Kernel(
     _tiles, settle=overlap, q="*T", k_cache="*T", v_cache="*T", block_table="*i32",
     query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32", q_stride="i64",
     table_stride="i64", tokens="i32", sequences="i32", tiles="i32", split="i32", parts="i32",
-    window="i32", before="fp32", inner="fp32", factor="fp32",
+    window="i32", inner="fp32", factor="fp32",
 )  # fmt: skip
 MERGE = Kernel(
     _merge, settle=overlap, query_start="*i32", seq_lens="*i32", out="*T", scratch="*fp32",
@@ -373,12 +372,12 @@ def prefill(
     _tiles_launch(shape, config, least, mode)(
         tiles * shares, parts, 1, *call.tensors, scratch, call.q_stride,
         call.block_table.stride(0), call.tokens, call.sequences, tiles, split, parts, call.window,
-        *call.scales,
+        call.inner, call.factor,
     )  # fmt: skip
     if mode == IN_GRID:
         _merge_launch(shape, least)(
             call.tokens * shape.heads, 1, 1, call.query_start, call.seq_lens, call.out, scratch,
-            call.tokens, call.sequences, split, parts, call.window, call.scales[2],
+            call.tokens, call.sequences, split, parts, call.window, call.factor,
         )  # fmt: skip
 
 

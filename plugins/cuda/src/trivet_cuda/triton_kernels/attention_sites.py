@@ -42,7 +42,7 @@ def decoder(
     if dense is not None and scale > 0:
         launches.at_home()
     kept = window if window < host.ENDLESS else 0
-    before, inner, factor = host.scales_of(element, scale, soft_cap) if scale > 0 else (1.0,) * 3
+    inner, factor = host.scales_of(scale, soft_cap)
     usual = 3 if scale > 0 else -1  # dims of q
     width = heads * head_dim
 
@@ -74,8 +74,7 @@ def decoder(
             out = q.new_empty(tokens, heads, head_dim)
         in_parts(
             launches[q.get_device()], q, k_cache, v_cache, block_table, query_start, seq_lens, out,
-            q_stride, table_stride, tokens, sequences, longest, kept, before, inner,
-            factor,
+            q_stride, table_stride, tokens, sequences, longest, kept, inner, factor,
         )  # fmt: skip
         return out
 
