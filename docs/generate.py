@@ -185,6 +185,9 @@ ENGINE: dict[str, Callable[..., Any] | type] = {
     },
     "dev.collectives": collectives.DeviceCollectives,
     "DeviceGroup": collectives.DeviceGroup,
+    "DeviceGroup, its operations": collectives.operations.Operations,
+    "Started": collectives.Started,
+    "SymmetricTensor": collectives.SymmetricTensor,
     "dev.capture": capture.DeviceCapture,
     **{f"trivet.capture.{n}": getattr(capture, n) for n in ("Buckets", "Input", "boundary")},
     **{f"trivet.rope.{name}": getattr(rope, name) for name in rope.__all__},
@@ -200,7 +203,10 @@ VENDOR: dict[str, Callable[..., Any] | type] = {
 }
 """What a vendor uses; the protocols of ``MODULES`` follow."""
 
-MODULES = (contracts.memory, contracts.collectives, contracts.capture)
+MODULES = (
+    contracts.memory, contracts.collectives, contracts.topology, contracts.experts,
+    contracts.capture,
+)  # fmt: skip
 
 
 def api_page() -> str:

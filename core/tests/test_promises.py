@@ -42,7 +42,10 @@ def test_a_page_lists_every_public_name_with_a_promise(home):
 
 
 def test_every_public_module_has_a_section():
-    legs = {f"trivet.contracts.{leg}" for leg in ("memory", "collectives", "capture")}
+    legs = {
+        f"trivet.contracts.{leg}"
+        for leg in ("memory", "collectives", "topology", "experts", "capture")
+    }
     optional = {"trivet.rope", "trivet.memory", "trivet.collectives", "trivet.kernels.triton"}
     optional |= {"trivet.capture"}
     memory = ("adaptors", "buffers", "layouts", "migrate", "pools", "sleep", "spill", "tiers")

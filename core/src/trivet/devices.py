@@ -105,7 +105,9 @@ class Device:
         """The collective leg: groups over this kind of device; loaded when used."""
         from trivet import collectives
 
-        return collectives.open(self.torch, self._offer.collectives.get(self.plugin))
+        lines = {plugin: discover().line(plugin) for plugin in self._offer.collectives}
+        versions = {plugin: f"{line.dist} {line.version}" for plugin, line in lines.items()}
+        return collectives.open(self.torch, self._offer.collectives, versions)
 
     @cached_property
     def capture(self) -> DeviceCapture:

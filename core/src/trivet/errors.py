@@ -283,9 +283,66 @@ class AddressMoved(MemoryFault):
 
 
 class CommError(TrivetError):
-    """A collective operation or its group failed."""
+    """A collective operation or its group failed.
+
+    Args:
+        what: what happened, to whom.
+        ranks: the ranks that it is about: did not come, ended, differ; as far as it is known.
+        operation: the operation that it happened in.
+        seq: number of that call in its group, from 0 up; None outside of a call.
+    """
 
     cause = "A rank failed, timed out, or passed arguments that do not match."
+    command = "trivet comm dump"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        ranks: Iterable[int] = (),
+        operation: str = "",
+        seq: int | None = None,
+        fix: str = "",
+    ) -> None:
+        self.ranks, self.operation, self.seq = tuple(ranks), operation, seq
+        super().__init__(what, fix=fix)
+
+
+class CommArgumentError(CommError, ValueError):
+    """An argument cannot be right; nothing was communicated, and the group is as it was."""
+
+    cause = "A rank that does not exist, a shape that cannot be shared out, splits that do not add."
+
+
+class CommUnsupported(CommError):
+    """Nobody makes this operation for this dtype or reduction; the group is as it was."""
+
+    cause = "Neither a vendor nor torch.distributed has it, and it cannot be composed."
+    command = "trivet comm explain"
+
+
+class GroupMismatch(CommError):
+    """Ranks do not say the same of a group or of a call; the text has what two of them say."""
+
+    cause = "The ranks' programs, packages, settings or inputs differ."
+
+
+class CommTimeout(CommError):
+    """Other ranks did not come in time; ``ranks`` are those. The group has failed."""
+
+    cause = "A rank is slow, stopped, or waits at another call."
+
+
+class PeerLost(CommError):
+    """A rank ended, or cannot be reached any more; ``ranks`` are those. The group has failed."""
+
+    cause = "A process of the group was killed or crashed, or its machine is gone."
+
+
+class CommAborted(CommError):
+    """The group was aborted on this rank; it has failed."""
+
+    cause = "``abort`` was called, from this or another thread."
 
 
 class CommUnavailable(CommError):

@@ -18,7 +18,7 @@ GRACE_SECONDS = 3.0
 @pytest.fixture(scope="session")
 def forkserver():
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])
+    context.set_forkserver_preload(["torch", "torch.distributed", "trivet.collectives", "pytest"])
     return context
 
 

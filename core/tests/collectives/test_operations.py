@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-ALL = "reductions movement uneven_pieces every_dtype_moves truth shapes started arguments"
+ALL = (
+    "reductions movement uneven_pieces uneven_shares every_dtype_moves narrow_dtypes_are_reduced "
+    "fused experts truth shapes started arguments"
+)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_operations(world, size):
     world("operations.py", ALL, size)
 

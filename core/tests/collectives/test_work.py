@@ -3,9 +3,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trivet.collectives.work import Health, Meeting, Started
-from trivet.contracts.collectives import Completed, Work
-from trivet.errors import CommError
+from trivet.collectives.health import Health, meaning
+from trivet.collectives.work import Meeting, Started
+from trivet.contracts.collectives import Work
+from trivet.errors import CommError, CommTimeout, GroupMismatch, PeerLost
+
+
+def a_call():
+    return [0, "send", torch.uint8, 0, "", None, "p", 0.0, None, ""]
+
+
+def failed(error, call):
+    return error
 
 
 @pytest.fixture
@@ -19,7 +28,6 @@ def exchange():
         def meeting(self, name, pair, arrived=None, verify=lambda: None):
             def launch():
                 self.launched.append(name)
-                return Completed(torch.empty(0))
 
             arrived = arrived or (lambda: name in self.spoken)
             return Meeting(self.queue, pair, arrived, verify, launch, timeout=0.05)
@@ -49,28 +57,24 @@ def test_other_pairs_do_not_wait(exchange):
     assert exchange.launched == ["free"]
 
 
-def test_a_message_whose_other_end_stays_away_ends_the_group(exchange):
-    health = Health("group g")
-    work = Started("send", "check", health, exchange.meeting("a", (0, 1)))
-    with pytest.raises(CommError, match="timed out") as caught:
+def test_a_message_whose_other_end_stays_away_names_the_pair(exchange):
+    work = Started(a_call(), exchange.meeting("a", (0, 1)), failed)
+    with pytest.raises(CommTimeout, match="timed out") as caught:
         work.wait()
-    with pytest.raises(CommError, match="failed before"):
-        health.require()
-    with pytest.raises(CommError) as again:
+    assert caught.value.ranks == (0, 1)
+    with pytest.raises(CommTimeout) as again:
         work.wait()
     assert again.value is caught.value
 
 
-def test_a_refused_message_leaves_the_group_as_it_was(exchange):
+def test_a_refused_message_says_so_and_moves_nothing(exchange):
     def verify():
-        raise CommError("ranks disagree")
+        raise GroupMismatch("ranks disagree")
 
-    health = Health("group g")
     exchange.spoken.add("a")
-    work = Started("send", "check", health, exchange.meeting("a", (0, 1), verify=verify))
-    with pytest.raises(CommError, match="ranks disagree"):
+    work = Started(a_call(), exchange.meeting("a", (0, 1), verify=verify), failed)
+    with pytest.raises(GroupMismatch, match="ranks disagree"):
         work.wait()
-    health.require()
     assert work.is_completed()
     assert exchange.queue == []
     assert exchange.launched == []
@@ -79,10 +83,36 @@ def test_a_refused_message_leaves_the_group_as_it_was(exchange):
 def test_what_has_to_follow_happens_once():
     calls = []
     out = torch.ones(2)
-    work = Started("sum", "p", Health("g"), Completed(out), out=out, finish=lambda: calls.append(1))
+    work = Started(a_call(), None, failed, out, lambda: calls.append(1))
     work.wait()
     assert work.result() is out
     assert calls == [1]
     assert isinstance(work, Work)
-    assert isinstance(Completed(out), Work)
-    assert Completed(out).result() is out
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("[/a/b.cc:78] Timed out waiting 50ms for recv", CommTimeout),
+        ("[/a/b.cc:5] Connection closed by peer [::1]:7. This is typically caused by x", PeerLost),
+        ("Application timeout caused pair closure", CommTimeout),
+        ("something else", CommError),
+    ],
+)
+def test_what_backends_say_has_a_type(said, kind):
+    found = meaning(RuntimeError(said + "\nmore"), "torch/x")
+    assert type(found) is kind
+    assert ".cc" not in found.what
+    assert "typically" not in found.what
+
+
+def test_a_failed_group_raises_what_ended_it_again():
+    health = Health("group g")
+    health.require()
+    first = health.fail(PeerLost("gone", ranks=[2]))
+    health.fail(CommTimeout("later"))
+    with pytest.raises(PeerLost, match="failed before: gone") as caught:
+        health.require()
+    assert caught.value.ranks == (2,)
+    assert caught.value.__cause__ is first
+    assert first.what == "gone"

@@ -25,6 +25,10 @@ OWN: Final = MappingProxyType(
         "explain": ("trivet.cli.explain", "Say which implementation runs a call, and why."),
         "plan": ("trivet.cli.plan", "Bind the sites of a file; save or verify a lock."),
         "memory": ("trivet.cli.memory", "Say who holds how much memory, by device and tag."),
+        "comm": (
+            "trivet.cli.comm",
+            "Say who makes the operations of groups, and who waits for whom.",
+        ),
         "ab": ("trivet.cli.ab", "Compare two providers: results and time."),
         "kernels": (
             "trivet.cli.kernels",

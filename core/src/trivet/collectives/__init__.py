@@ -5,26 +5,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from trivet import settings
 from trivet.collectives.device import DeviceCollectives
 from trivet.collectives.group import DeviceGroup
+from trivet.collectives.symmetric import SymmetricTensor
+from trivet.collectives.work import Started
 
-__all__ = ["DeviceCollectives", "DeviceGroup", "open"]
+__all__ = ["DeviceCollectives", "DeviceGroup", "Started", "SymmetricTensor", "open"]
 
 
 def open(  # noqa: A001  # collectives.open
-    device: torch.device, provided: object = None, *, check: bool | None = None
+    device: torch.device,
+    provided: Mapping[str, object] | None = None,
+    versions: Mapping[str, str] | None = None,
+    *,
+    check: bool | None = None,
 ) -> DeviceCollectives:
     """The collectives of a device.
 
     Args:
         device: where the tensors of its groups lie.
-        provided: what the plugin's ``trivet_collectives`` returned, or None.
+        provided: what ``trivet_collectives`` of each plugin returned, by plugin.
+        versions: of the plugins' packages, on which ranks must agree.
         check: compare every call across ranks before it is made; None reads the settings
-            (``TRIVET_CHECK``).
+            (``TRIVET_COMM_CHECK``, ``TRIVET_CHECK``).
     """
-    return DeviceCollectives(
-        device, provided, check=settings.read().check if check is None else check
-    )
+    if check is None:
+        read = settings.read()
+        check = read.comm_check or read.check
+    return DeviceCollectives(device, provided or {}, versions or {}, check=check)

@@ -7,45 +7,31 @@ backend, and for data that would not match.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
-from trivet.collectives.work import Health
+import torch.distributed as dist
+
+from trivet.collectives.health import Health, meaning
+from trivet.collectives.patience import LEEWAY, bounded
 from trivet.contracts.collectives import Store
-from trivet.errors import CommError
+from trivet.errors import CommError, CommTimeout, GroupMismatch, PeerLost
 
+T = TypeVar("T")
 Record = Mapping[str, object]
+
+_FIRST_PAUSE: Final = 0.0005
+_LONGEST_PAUSE: Final = 0.01
 
 FAILED: Final = "failed"  # the key of a record that only says why its rank cannot go on
 
 
-class Prefixed:
+def prefixed(prefix: str, store: Store) -> Store:
     """A part of a store: the same store under keys that start with ``prefix``."""
-
-    def __init__(self, store: Store, prefix: str) -> None:
-        self._store = store
-        self._prefix = prefix
-
-    def set(self, key: str, value: str, /) -> None:
-        """Write a value."""
-        self._store.set(self._prefix + key, value)
-
-    def get(self, key: str, /) -> bytes:
-        """Read a value, waiting for it to be written."""
-        return self._store.get(self._prefix + key)
-
-    def check(self, keys: list[str], /) -> bool:
-        """True when all keys are written."""
-        return self._store.check([self._prefix + key for key in keys])
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter that starts at 0, and return its new value."""
-        return self._store.add(self._prefix + key, amount)
-
-    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
-        """Return when all keys are written; raise when that takes longer."""
-        self._store.wait([self._prefix + key for key in keys], timeout)
+    part: Store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined, arg-type]
+    return part
 
 
 class Agreement:
@@ -57,6 +43,9 @@ class Agreement:
         size: number of members.
         timeout: how long to wait for the others.
         health: that of the group; a member that does not come in time ends it.
+
+    Attributes:
+        lost: says which members have ended; nobody, until the group knows its members.
     """
 
     def __init__(
@@ -68,43 +57,86 @@ class Agreement:
         self._rank = rank
         self._size = size
         self._exchanges = 0
+        self.lost: Callable[[], tuple[int, ...]] = tuple
         self._messages: dict[tuple[int, int], int] = {}
 
     def exchange(self, record: Record) -> list[dict[str, object]]:
         """Every member's record, by rank; all members make the same exchanges in order.
 
         Raises:
-            CommError: a member did not come in time, or its record says that it failed.
+            CommTimeout: a member did not come in time.
+            PeerLost: a member has ended.
+            CommError: its record says that it failed.
         """
         number, self._exchanges = self._exchanges, self._exchanges + 1
-        keys = [f"{number}/{rank}" for rank in range(self._size)]
-        self._store.set(keys[self._rank], json.dumps(record))
+        seconds = self.timeout.total_seconds() + LEEWAY
         try:
-            self._store.wait(keys, self.timeout)
-        except RuntimeError as error:
-            missing = [rank for rank, key in enumerate(keys) if not self._is_there(key)]
-            self._health.failure = CommError(
-                f"{self._health.where}: rank {self._rank} waited "
-                f"{self.timeout.total_seconds():g} s at {describe(record)} for ranks {missing}",
-                fix="see where those ranks are; every rank makes the same calls in the same order",
-            )
-            raise self._health.failure from error
-        records: list[dict[str, object]] = [json.loads(self._store.get(key)) for key in keys]
+            records = self._ask(lambda: self._exchange(number, record), seconds)
+        except CommError as error:
+            raise self._health.fail(error) from error
         for rank, other in enumerate(records):
             if FAILED in other:
                 raise CommError(f"{self._health.where}: rank {rank} cannot go on: {other[FAILED]}")
         return records
 
+    def _exchange(self, number: int, record: Record) -> list[dict[str, object]]:
+        keys = [f"{number}/{rank}" for rank in range(self._size)]
+        self._store.set(keys[self._rank], json.dumps(record))
+        # Not by the store's own wait: some take a second longer, some let no other thread in.
+        deadline, pause = time.monotonic() + self.timeout.total_seconds(), _FIRST_PAUSE
+        while not self._store.check(keys):
+            if pause == _LONGEST_PAUSE and (gone := self.lost()):
+                self._refuse_lost(record, [r for r in gone if not self._there(keys[r])])
+            if time.monotonic() > deadline:
+                raise self._late(record, [r for r, k in enumerate(keys) if not self._there(k)])
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return [json.loads(self._store.get(key)) for key in keys]
+
+    def _there(self, key: str) -> bool:
+        return self._store.check([key])
+
+    def _refuse_lost(self, record: Record, gone: list[int]) -> None:
+        if gone:
+            raise PeerLost(
+                f"{self._health.where}: rank {self._rank} waits at {describe(record)} for ranks "
+                f"{gone}, which have ended",
+                ranks=gone,
+                fix="read their output; go on with shrink(), or start again",
+            )
+
+    def _late(self, record: Record, missing: list[int]) -> CommTimeout:
+        return CommTimeout(
+            f"{self._health.where}: rank {self._rank} waited {self.timeout.total_seconds():g} s "
+            f"at {describe(record)} for ranks {missing}",
+            ranks=missing,
+            fix="see where they are; every rank makes the same calls in the same order",
+        )
+
+    def _ask(self, question: Callable[[], T], seconds: float = LEEWAY) -> T:
+        """Ask the store, with a limit, and with its errors in our terms.
+
+        Raises:
+            CommError: it does not answer, or is gone.
+        """
+        try:
+            return bounded(question, seconds, self._health.check_aborted)
+        except CommError:
+            raise
+        except (RuntimeError, OSError) as error:
+            found = meaning(error, f"{self._health.where}: the store of torch.distributed")
+            raise found from error
+
     def agree(self, record: Record) -> None:
         """Exchange records that must be equal.
 
         Raises:
-            CommError: on every rank alike, naming two ranks that differ and both records.
+            GroupMismatch: on every rank alike, naming two ranks that differ and both records.
         """
         self.compare(self.exchange(record))
 
     def compare(self, records: Sequence[Record]) -> None:
-        """Raise ``CommError`` unless all records are equal."""
+        """Raise ``GroupMismatch`` unless all records are equal."""
         for rank, other in enumerate(records):
             if other != records[0]:
                 raise self._mismatch(0, records[0], rank, other)
@@ -120,32 +152,30 @@ class Agreement:
             record: what this end is about to send or receive.
 
         Returns:
-            Whether the other end has spoken; and a function that raises ``CommError`` on both
+            Whether the other end has spoken; and a function that raises ``GroupMismatch`` on both
             ends unless both records are equal.
         """
         number = self._messages.get((source, to), 0)
         self._messages[source, to] = number + 1
         key = f"{source}>{to}/{number}/"
         peer = to if self._rank == source else source
-        self._store.set(f"{key}{self._rank}", json.dumps(record))
+        self._ask(lambda: self._store.set(f"{key}{self._rank}", json.dumps(record)))
 
         def arrived() -> bool:
-            return self._is_there(f"{key}{peer}")
+            return self._ask(lambda: self._store.check([f"{key}{peer}"]))
 
         def verify() -> None:
-            other = json.loads(self._store.get(f"{key}{peer}"))
+            other = json.loads(self._ask(lambda: self._store.get(f"{key}{peer}")))
             if other != dict(record):
                 raise self._mismatch(*sorted_pair((self._rank, record), (peer, other)))
 
         return arrived, verify
 
-    def _is_there(self, key: str) -> bool:
-        return self._store.check([key])
-
     def _mismatch(self, a: int, record_a: Record, b: int, record_b: Record) -> CommError:
-        return CommError(
+        return GroupMismatch(
             f"{self._health.where}: ranks disagree: rank {a} has {describe(record_a)}, "
             f"rank {b} has {describe(record_b)}",
+            ranks=(a, b),
             fix="nothing was communicated; make the same call with the same arguments everywhere",
         )
 

@@ -2,164 +2,254 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trivet.collectives.start import Members, Start
-from trivet.collectives.work import reported
-from trivet.contracts.collectives import OPERATIONS, Closable, CollectiveRefusal
+from trivet.collectives import experts as experts_of
+from trivet.collectives import explaining
+from trivet.collectives.assembly import Plan
+from trivet.collectives.health import HARMLESS, meaning
+from trivet.collectives.launch import Launcher
+from trivet.collectives.operations import Operations
+from trivet.collectives.start import Start
+from trivet.collectives.survivors import GRACE
+from trivet.collectives.symmetric import SymmetricTensor
+from trivet.contracts.collectives import OPERATIONS, UNSIZED, Closable, Store
+from trivet.contracts.experts import ExpertExchange
+from trivet.errors import CommError, CommUnsupported
 
-_COMPOSED: Final = """
-  avg             composed: sum, then division by the size; integers are rounded towards zero
-                  (gloo has no average of integers)
-  bool            max and min are made on bytes; sum and avg are refused
-  movement        all_gather, broadcast, all_to_all, send and recv move bytes, so every dtype"""
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from trivet.collectives.device import DeviceCollectives
 
 
-class DeviceGroup:
+class DeviceGroup(Operations):
     """A group of ranks: ``f(x)`` returns a new tensor, ``f_(x)`` writes ``x``.
 
     Ranks in arguments are positions in the group. Every member makes the same calls in the same
     order, from one thread. ``start.f(x)`` returns ``Work`` instead of waiting.
 
+    Arguments that cannot be right raise ``CommArgumentError`` before anything is communicated, and
+    the group is as it was. After ``CommTimeout``, ``PeerLost``, ``CommAborted`` or any other
+    ``CommError`` while communicating, the group has failed: every further call raises at once, and
+    the survivors go on with ``shrink``. Outputs are undefined then, inputs of ``f(x)`` unharmed.
+
     Without check mode, arguments that differ between ranks have no defined result, and some
-    backends give a wrong one without an error; ``check=True`` or ``TRIVET_CHECK=1`` compares
-    operation, dtype and shape first and raises ``CommError`` on every rank.
+    backends give a wrong one without an error, or end the process; ``check=True`` or
+    ``TRIVET_COMM_CHECK=1`` compares operation, dtype and shape first and raises
+    ``GroupMismatch`` on every rank.
     """
 
-    def __init__(self, members: Members) -> None:
-        self._m = members
-        self.start = Start(members)
+    def __init__(self, opener: DeviceCollectives, plan: Plan, launcher: Launcher) -> None:
+        self._opener = opener
+        self._plan = plan
+        super().__init__(Start(launcher))
+        self._m = launcher
+
+    def __repr__(self) -> str:
+        return f"<trivet group {self.name!r}: rank {self.rank} of {self.size} on {self.device}>"
 
     @property
     def name(self) -> str:
         """The name that it was opened under."""
-        return self._m.info.name
+        return self._m.group.name
 
     @property
     def rank(self) -> int:
         """Position of this process in the group."""
-        return self._m.info.rank
+        return self._m.group.rank
 
     @property
     def size(self) -> int:
         """Number of members."""
-        return self._m.info.size
+        return self._m.group.size
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The members' ranks in the world, ascending."""
-        return self._m.info.ranks
+        """The members' ranks in the world, in order of position."""
+        return self._plan.ranks
 
     @property
     def device(self) -> torch.device:
         """Where its tensors lie."""
-        return self._m.info.device
+        return self._m.group.device
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call waits for other ranks."""
+        return self._m.group.timeout
+
+    @property
+    def store(self) -> Store:
+        """Its own part of the store of ``torch.distributed``, which all members see."""
+        return self._plan.store
+
+    @property
+    def lock(self) -> dict[str, Any]:
+        """What it chose, as plain values that another one can be held to."""
+        return dict(self._m.lock)
 
     @property
     def closed(self) -> bool:
         """True after ``close``."""
         return self._m.health.closed
 
-    def all_reduce(self, x: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """The reduction of every rank's ``x``: same shape and dtype, never an alias of ``x``.
+    @property
+    def failure(self) -> CommError | None:
+        """What ended it, or None."""
+        return self._m.health.failure
 
-        Args:
-            x: same shape and dtype on every rank.
-            op: ``sum``, ``max``, ``min`` or ``avg`` (the sum divided; integers towards zero).
+    @property
+    def usable(self) -> bool:
+        """True until it is closed or has failed."""
+        return not self.closed and self.failure is None
+
+    def symmetric(self, shape: Sequence[int], dtype: torch.dtype) -> SymmetricTensor:
+        """A tensor at the same place on every rank, which each can address; all ranks call it.
 
         Raises:
-            CommError: this holds for all operations: a rank failed, ended or did not come in
-                time, or an argument cannot be right.
-            GradUnsupported: ``x`` requires a gradient and gradients are enabled.
+            CommUnsupported: no provider of this group has such memory.
         """
-        return self.start.all_reduce(x, op).result()
+        self._m.health.require()
+        provider = self._m.symmetric()
+        if provider is None:
+            raise CommUnsupported(
+                f"{self._m.health.where}: no provider has symmetric memory",
+                operation="symmetric",
+                fix="use ordinary tensors; explain() lists the providers",
+            )
+        try:
+            return SymmetricTensor(provider, self.rank, shape, dtype)
+        except Exception as error:
+            raise self._ended(error, "symmetric") from error
 
-    def all_reduce_(self, x: torch.Tensor, op: str = "sum") -> None:
-        """As ``all_reduce``, written into ``x``; after an error its content is undefined."""
-        self.start.all_reduce_(x, op).wait()
-
-    def reduce_scatter(self, x: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """Rows ``[n, ...]`` of this rank of the reduction of every rank's ``[size * n, ...]``."""
-        return self.start.reduce_scatter(x, op).result()
-
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Every rank's ``[n, ...]`` joined to ``[size * n, ...]``; scalars to ``[size]``."""
-        return self.start.all_gather(x).result()
-
-    def broadcast(self, x: torch.Tensor, source: int = 0) -> torch.Tensor:
-        """Rank ``source``'s ``x``, as a new tensor on every rank, that one included."""
-        return self.start.broadcast(x, source).result()
-
-    def broadcast_(self, x: torch.Tensor, source: int = 0) -> None:
-        """As ``broadcast``, written into ``x``."""
-        self.start.broadcast_(x, source).wait()
-
-    def all_to_all(
-        self,
-        x: torch.Tensor,
-        out_splits: Sequence[int] | None = None,
-        in_splits: Sequence[int] | None = None,
-    ) -> torch.Tensor:
-        """Pieces of dimension 0 to every rank, pieces from every rank joined in order of rank.
+    def dispatch(
+        self, x: torch.Tensor, experts: torch.Tensor, local: int
+    ) -> tuple[torch.Tensor, torch.Tensor, object]:
+        """Send tokens to the ranks of their experts; see ``ExpertExchange``.
 
         Args:
-            x: ``[rows, ...]``.
-            out_splits: rows that come from each rank; as ``in_splits`` when None.
-            in_splits: rows that go to each rank; equal shares when None.
+            x: ``[tokens, hidden]``.
+            experts: ``[tokens, k]``, ``int64``; negative for none.
+            local: experts on each rank; expert ``e`` lives on rank ``e // local``.
+
+        Returns:
+            The rows of this rank's experts in order of expert, how many each has, and what
+            ``combine`` needs.
         """
-        return self.start.all_to_all(x, out_splits, in_splits).result()
+        self._m.health.require()
+        experts_of.require(x, experts, local, self.size)
+        try:
+            return self._experts.dispatch(x, experts, local)
+        except Exception as error:
+            raise self._ended(error, "dispatch") from error
 
-    def send(self, x: torch.Tensor, to: int) -> None:
-        """Send ``x`` to rank ``to``; it may return before the message was received."""
-        self.start.send(x, to).wait()
+    def combine(self, rows: torch.Tensor, handle: object, weights: torch.Tensor) -> torch.Tensor:
+        """Send rows back to their tokens: their sum, weighted by ``weights`` ``[tokens, k]``."""
+        self._m.health.require()
+        try:
+            return self._experts.combine(rows, handle, weights)
+        except Exception as error:
+            raise self._ended(error, "combine") from error
 
-    def recv(self, x: torch.Tensor, source: int) -> torch.Tensor:
-        """What rank ``source`` sends, as a new tensor of the shape and dtype of ``x``."""
-        return self.start.recv(x, source).result()
+    def _ended(self, error: Exception, what: str) -> CommError:
+        """The error of something that is no single call; the group ends unless it is harmless."""
+        found = meaning(error, what)
+        return found if isinstance(found, HARMLESS) else self._m.health.fail(found)
 
-    def recv_(self, x: torch.Tensor, source: int) -> None:
-        """As ``recv``, written into ``x``."""
-        self.start.recv_(x, source).wait()
+    @functools.cached_property
+    def _experts(self) -> ExpertExchange:
+        return experts_of.exchange(self, [session for _, session in self._m.sessions])
 
-    def barrier(self) -> None:
-        """Return when every rank has called it."""
-        self.start.barrier().wait()
+    # --- what it is --------------------------------------------------------------------------
 
     def providers(self) -> Mapping[str, str]:
-        """Who makes each operation, before any call is refused by its arguments."""
-        vendor = self._m.vendor
-        return {
-            operation: self._m.vendor_name if hasattr(vendor, operation) else self._m.stock_name
-            for operation in OPERATIONS
-        }
+        """The first candidate for each operation; size and dtype of a call may choose another."""
+        return {name: explaining.first(self._m.table, name) for name in OPERATIONS}
 
-    def explain(self) -> str:
-        """Who does what here, and what is composed."""
-        m, info = self._m, self._m.info
-        ranks = " ".join(map(str, info.ranks))
-        text = f"{m.health.where}: rank {info.rank} of {info.size} (world ranks {ranks}), "
-        text += f"device {info.device}, check {'on' if m.check else 'off'}"
-        for operation, name in self.providers().items():
-            text += f"\n  {operation:15} {name}"
-        text += _COMPOSED
-        if isinstance(m.vendor, CollectiveRefusal):
-            text += f"\n  {m.vendor_name} may leave a call to {m.stock_name}, by its arguments"
-        return text
+    def table(
+        self, dtypes: Sequence[str] = ("float32", "bfloat16"), op: str = "sum"
+    ) -> list[dict[str, Any]]:
+        """Who makes what at which sizes, as plain values."""
+        return list(explaining.rows(self._m.table, {d: getattr(torch, d) for d in dtypes}, op))
+
+    def explain(
+        self,
+        operation: str = "",
+        *,
+        dtype: torch.dtype = torch.float32,
+        op: str = "sum",
+        nbytes: int = 0,
+    ) -> str:
+        """Who does what here, what is composed of what, and at what cost.
+
+        Args:
+            operation: one operation, for which every candidate is judged; all by default.
+            dtype: of the call.
+            op: of the call.
+            nbytes: of the call.
+        """
+        if not operation:
+            return explaining.text(self._m)
+        dtype = dtype if operation.startswith(("all_reduce", "reduce")) else torch.uint8
+        size = 0 if operation in UNSIZED else nbytes
+        return explaining.call(self._m.table, operation, dtype, op, size)
+
+    def calls(self) -> dict[str, Any]:
+        """The last calls on this rank, oldest first, as ``trivet comm dump`` reads them."""
+        return self._m.recorder.document()
+
+    # --- its life ----------------------------------------------------------------------------
+
+    def process_group(self) -> dist.ProcessGroup:
+        """It as a process group of torch, for code that wants one (DTensor, FSDP, ...)."""
+        from trivet.collectives.process_group import registered
+
+        made: dist.ProcessGroup = registered(self)
+        return made
+
+    def abort(self) -> None:
+        """End it on this rank, from any thread: what is under way raises ``CommAborted`` soon."""
+        self._m.abort()
+
+    def shrink(self, dead: Collection[int] | None = None, *, grace: float = GRACE) -> DeviceGroup:
+        """A new group of those that are left; every survivor makes this call, and no other.
+
+        The store of ``torch.distributed`` must have survived: it is lost with world rank 0 unless
+        a launcher keeps it.
+
+        Args:
+            dead: positions of the lost ranks, the same on all survivors; None finds out.
+            grace: seconds that a slow rank has to make this call, when ``dead`` is None.
+
+        Raises:
+            GroupMismatch: this rank came too late, or others were told of other dead.
+            CommTimeout: nobody decided in time.
+            CommError: the store is gone.
+        """
+        from trivet.collectives.shrinking import shrunk
+
+        return shrunk(self._opener, self._plan, self._m, dead, grace)
 
     def close(self) -> None:
         """Give the group back; a second call does nothing. It may be called after a failure.
 
         torch's own world group stays as it was: who initialised it destroys it.
         """
-        if self._m.health.closed:
+        m = self._m
+        if m.health.closed:
             return
-        self._m.health.closed = True
+        m.health.closed = True
         try:
-            if isinstance(self._m.vendor, Closable):
-                with reported(f"close of {self._m.health.where}", self._m.vendor_name):
-                    self._m.vendor.close()
+            for plugin, session in m.sessions:
+                if isinstance(session, Closable):
+                    try:
+                        session.close()
+                    except Exception as error:
+                        raise meaning(error, f"close of {m.health.where}: {plugin}") from error
         finally:
-            self._m.dissolve()
+            m.dissolve()

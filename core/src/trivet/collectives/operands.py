@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 
 from trivet.contracts.collectives import REDUCTIONS
-from trivet.errors import CommError, GradUnsupported
+from trivet.errors import CommArgumentError, GradUnsupported
+
+AVG: Final = "avg"
+"""The reduction that core makes of a sum."""
+
+_BITWISE: Final = frozenset({"band", "bor", "bxor"})
+_ORDERED: Final = frozenset({"max", "min"})
+_ARITHMETIC: Final = frozenset({"sum", "prod", AVG})
 
 
 def require_tensor(x: torch.Tensor, device: torch.device, what: str) -> None:
@@ -15,7 +23,7 @@ def require_tensor(x: torch.Tensor, device: torch.device, what: str) -> None:
 
     Raises:
         GradUnsupported: a gradient would be lost without a word.
-        CommError: ``x`` lies on another kind of device.
+        CommArgumentError: ``x`` lies on another kind of device.
     """
     if x.requires_grad and torch.is_grad_enabled():
         raise GradUnsupported(
@@ -23,11 +31,13 @@ def require_tensor(x: torch.Tensor, device: torch.device, what: str) -> None:
             fix="call it under torch.no_grad() or torch.inference_mode(), or detach the input",
         )
     if x.device.type != device.type:
-        raise CommError(f"{what}: the group is of {device}, the tensor is on {x.device}")
+        raise CommArgumentError(f"{what}: the group is of {device}, the tensor is on {x.device}")
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:
     """The elements of ``x`` in order, ``[numel]``; a view where that is possible."""
+    if x.dim() == 1 and not x.requires_grad and x.is_contiguous() and not x.is_conj():
+        return x if not x.is_neg() else x.resolve_neg()
     return x.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
 
@@ -48,52 +58,55 @@ def writable(x: torch.Tensor, what: str) -> tuple[torch.Tensor, Callable[[], obj
         A view of ``x`` and None, or a copy and the function that copies it back.
 
     Raises:
-        CommError: elements of ``x`` share their place.
+        CommArgumentError: elements of ``x`` share their place.
     """
+    target = x.detach() if x.requires_grad else x
+    if target.is_contiguous() and not target.is_conj() and not target.is_neg():
+        return target if target.dim() == 1 else target.view(-1), None
     if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
-        raise CommError(
+        raise CommArgumentError(
             f"{what} cannot write into an expanded tensor: its elements share their place",
             fix="pass x.contiguous(), or call the form that returns a new tensor",
         )
-    target = x.detach()
-    if target.is_contiguous() and not target.is_conj() and not target.is_neg():
-        return target.view(-1), None
     copy = fresh(x)
     return copy, lambda: target.copy_(copy.view(x.shape))
 
 
-def reduced_as(x: torch.Tensor, op: str, what: str) -> torch.Tensor:
-    """A flat tensor as reductions take it: ``bool`` as its bytes, everything else as it is.
+def require_reduction(x: torch.Tensor, op: str, what: str) -> None:
+    """Refuse reductions that do not exist, or mean nothing for a dtype.
 
     Raises:
-        CommError: the reduction is unknown, or means nothing for this dtype.
+        CommArgumentError: says which.
     """
-    if op not in REDUCTIONS:
-        raise CommError(f"{what}: no reduction {op!r}", fix=f"one of {', '.join(REDUCTIONS)}")
-    if x.dtype == torch.bool:
-        if op not in {"max", "min"}:
-            raise CommError(
-                f"{what}: {op} of bool has no meaning",
-                fix="op='max' is any, op='min' is all; or convert to int32 to count",
-            )
-        return as_bytes(x)
-    return x
+    if op not in REDUCTIONS and op != AVG:
+        raise CommArgumentError(
+            f"{what}: no reduction {op!r}", fix=f"one of {', '.join((*REDUCTIONS, AVG))}"
+        )
+    dtype = x.dtype
+    if op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
+        raise CommArgumentError(f"{what}: {op} of {dtype} has no meaning", fix="view it as bits")
+    if dtype.is_complex and op in _ORDERED:
+        raise CommArgumentError(f"{what}: complex numbers have no order for {op}")
+    if dtype == torch.bool and op in _ARITHMETIC:
+        raise CommArgumentError(
+            f"{what}: {op} of bool has no meaning",
+            fix="op='max' is any, op='min' is all; or convert to int32 to count",
+        )
 
 
-def divide(x: torch.Tensor, size: int) -> torch.Tensor:
-    """Turn a sum into an average in place; integers are rounded towards zero."""
-    whole = not (x.is_floating_point() or x.is_complex())
-    return x.div_(size, rounding_mode="trunc") if whole else x.div_(size)
+def reduced(x: torch.Tensor) -> torch.Tensor:
+    """A flat tensor as reductions take it: ``bool`` as its bytes, everything else as it is."""
+    return as_bytes(x) if x.dtype == torch.bool else x
 
 
 def rows_by_rank(x: torch.Tensor, size: int, what: str) -> int:
     """Rows of dimension 0 that each rank gets.
 
     Raises:
-        CommError: ``x`` is a scalar, or its rows cannot be shared out evenly.
+        CommArgumentError: ``x`` is a scalar, or its rows cannot be shared out evenly.
     """
     if x.dim() == 0 or x.shape[0] % size:
-        raise CommError(
+        raise CommArgumentError(
             f"{what}: dimension 0 of {list(x.shape)} cannot be divided by {size} ranks",
             fix="pad it",
         )
@@ -104,9 +117,9 @@ def require_splits(splits: Sequence[int], size: int, what: str, rows: int | None
     """Refuse splits that are not one count a rank, or do not add up to ``rows``.
 
     Raises:
-        CommError: says which.
+        CommArgumentError: says which.
     """
     total = "" if rows is None else f" that add up to {rows}"
     bad_sum = rows is not None and sum(splits) != rows
     if len(splits) != size or bad_sum or any(n < 0 for n in splits):
-        raise CommError(f"{what}: splits {list(splits)} are not {size} counts{total}")
+        raise CommArgumentError(f"{what}: splits {list(splits)} are not {size} counts{total}")

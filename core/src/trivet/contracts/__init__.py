@@ -1,7 +1,7 @@
 """The contracts: everything that a vendor package reads, and nothing else.
 
 This module has what operators and devices need; ``trivet.contracts.memory`` and
-``trivet.contracts.collectives`` have the vocabulary of the other two legs,
+``trivet.contracts.collectives`` (with ``topology``) have the vocabulary of the other two legs,
 ``trivet.contracts.capture`` that of device graphs.
 """
 

@@ -91,7 +91,10 @@ def trivet_memory(device: DeviceInfo) -> object:
 
 
 def trivet_collectives(device: DeviceInfo) -> object:
-    """A collective provider of the plugin's own; without it ``torch.distributed`` serves."""
+    """A class of what it makes of a group, or a list of them; without, ``torch.distributed``.
+
+    Or a function that returns them, so that they are loaded when groups are asked for.
+    """
     raise NotImplementedError
 
 

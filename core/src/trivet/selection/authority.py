@@ -22,6 +22,9 @@ from trivet.settings import Order, Settings, likely
 LOCK: Final = "lock"
 """The layer of a lock file; what it names and somebody forbids ends as a mismatch."""
 
+COLLECTIVES: Final = "comm."
+"""Before the name of an operation of groups in order lists; those are checked with the group."""
+
 _preferred: ContextVar[tuple[Mapping[str, tuple[str, ...]], ...]] = ContextVar(
     "trivet_preferred", default=()
 )
@@ -175,6 +178,8 @@ class Policy:
         lists = [self.argument, *self.context, *self.settings.orders.values()]
         for given in lists:
             for operator, providers in given.items():
+                if operator.startswith(COLLECTIVES):
+                    continue
                 if operator != "*" and operator not in known:
                     base = operator.removesuffix("_out").removesuffix("_")
                     form = f", only a form of {base!r} (lists are for all forms)"

@@ -192,6 +192,14 @@ class Settings:
         None, "path", "folder where programs say who holds memory, for `trivet memory`", Path,
         decides=False,
     )  # fmt: skip
+    comm_check: bool = _setting(
+        False, "flag", "compare every call of a group across its ranks before it is made (slow)",
+        _flag, key="run.comm_check", decides=False,
+    )  # fmt: skip
+    comm_dump: Path | None = _setting(
+        None, "path", "folder where groups write their last calls, for `trivet comm dump`", Path,
+        decides=False,
+    )  # fmt: skip
     log: str = _setting(
         "warning", "level", "log level: debug, info, warning or error", _level, decides=False
     )

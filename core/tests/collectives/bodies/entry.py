@@ -39,6 +39,7 @@ def main(job):
     torch.set_num_threads(1)
     try:
         join(job)
+        sys.path.insert(0, str(Path(__file__).parent))
         bodies = runpy.run_path(str(Path(__file__).parent / job["file"]))
         dev = trivet.collectives.open(torch.device("cpu"))
         text = "".join(bodies[body](dev) or "" for body in job["bodies"].split())

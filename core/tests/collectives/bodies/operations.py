@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import torch
+from asking import refuses
 
-from trivet.errors import CommError, GradUnsupported
+from trivet.contracts.collectives import Message
+from trivet.errors import CommUnsupported, GradUnsupported
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
-COUNTS = (0, 1, 3, 1023)
+COUNTS = (0, 1, 1023)
+OPS = ("sum", "prod", "max", "min", "avg", "band", "bor", "bxor")
 
 
 def data(rank, count, dtype, shift=0):
@@ -23,8 +27,18 @@ def same(got, expected):
     assert torch.equal(got, expected), (got, expected)
 
 
+REDUCED = {
+    "prod": torch.Tensor.prod, "band": torch.bitwise_and, "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}  # fmt: skip
+
+
 def reduced(tensors, op):
     stack = torch.stack(tensors)
+    if op == "prod":
+        return stack.prod(0).to(stack.dtype)
+    if op in REDUCED:
+        return functools.reduce(REDUCED[op], tensors)
     if op == "sum":
         return stack.sum(0)
     if op == "max":
@@ -43,7 +57,9 @@ def no_alias(a, b):
 
 def reductions(dev):
     g = dev.group()
-    for dtype, count, op in itertools.product(DTYPES, COUNTS, ("sum", "max", "min", "avg")):
+    for dtype, count, op in itertools.product(DTYPES, COUNTS, OPS):
+        if op in {"band", "bor", "bxor"} and dtype.is_floating_point:
+            continue
         everyone = [data(r, count, dtype) for r in range(g.size)]
         x = everyone[g.rank].clone()
         expected = reduced(everyone, op)
@@ -61,6 +77,8 @@ def reductions(dev):
         same(part, whole[g.rank * count : (g.rank + 1) * count])
         same(x, before)
         no_alias(x, part)
+        root = count % g.size
+        same(g.reduce(x, root, op), whole if g.rank == root else x.new_empty(0))
 
 
 def movement(dev):
@@ -79,6 +97,12 @@ def movement(dev):
             z = x.clone()
             assert g.broadcast_(z, source) is None
             same(z, everyone[source])
+
+        root = count % g.size
+        same(g.gather(x, root), torch.cat(everyone) if g.rank == root else x.new_empty(0))
+        shares = torch.cat([data(root, count, dtype, shift=r) for r in range(g.size)])
+        given = shares if g.rank == root else torch.empty_like(shares)
+        same(g.scatter(given, root), data(root, count, dtype, shift=g.rank))
 
         def sent(a, b, dtype=dtype, count=count):  # from rank a to rank b
             return data(a, count, dtype, shift=b)
@@ -108,6 +132,83 @@ def uneven_pieces(dev):
         in_splits=[rows(g.rank, r) for r in range(g.size)],
     )
     same(y, torch.cat([sent(r, g.rank) for r in range(g.size)]))
+
+
+def uneven_shares(dev):
+    g = dev.group()
+    sizes = [(3 * r + 2) % 4 for r in range(g.size)]  # some are empty
+    everyone = [data(r, sizes[r] * 2, torch.int64).view(-1, 2) for r in range(g.size)]
+    same(g.all_gather(everyone[g.rank], sizes), torch.cat(everyone))
+    rows = sum(sizes)
+    whole = sum(data(r, rows * 2, torch.int64).view(-1, 2) for r in range(g.size))
+    mine = data(g.rank, rows * 2, torch.int64).view(-1, 2)
+    same(g.reduce_scatter(mine, sizes=sizes), whole.split(sizes)[g.rank])
+
+
+def narrow_dtypes_are_reduced(dev):
+    """Dtypes that the backend lacks are reduced in order of rank, accumulated wider."""
+    g = dev.group()
+    for name in ["int16", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"]:
+        dtype = getattr(torch, name)
+        everyone = [((torch.arange(7) + r) % 5).to(dtype) for r in range(g.size)]
+        wide = [t.to(torch.float64) for t in everyone]
+        for op in ("sum", "max", "min", "avg"):
+            expected = reduced(wide, op)
+            if not dtype.is_floating_point:
+                expected = expected.trunc()
+            expected = expected.to(torch.float32).to(dtype)
+            bits = g.all_reduce(everyone[g.rank], op).view(torch.uint8)
+            assert torch.equal(bits, expected.view(torch.uint8)), (name, op)
+    big = torch.tensor([2**64 - 1, 2**63, 5], dtype=torch.uint64)
+    small = torch.tensor([1, 2**63 - 1, 7], dtype=torch.uint64)
+    x = big if g.rank == 0 else small
+    lone = g.size == 1
+    most = torch.tensor([2**64 - 1, 2**63, 5 if lone else 7], dtype=torch.uint64)
+    same(g.all_reduce(x, "max"), most)
+    same(g.all_reduce(big, "avg") if lone else big, big)
+
+
+def fused(dev):
+    g = dev.group()
+    x, residual = data(g.rank, 12, torch.float32).view(3, 4), torch.ones(3, 4)
+    weight = torch.full((4,), 2.0)
+    out, total = g.all_reduce_add_rms_norm(x, residual, weight, 1e-5)
+    expected = sum(data(r, 12, torch.float32).view(3, 4) for r in range(g.size)) + 1
+    same(total, expected)
+    assert residual.eq(1).all()
+    torch.testing.assert_close(
+        out, expected * torch.rsqrt(expected.pow(2).mean(-1, keepdim=True) + 1e-5) * 2
+    )
+
+
+def experts(dev):
+    """Tokens go to their experts and come back weighted; ranks have other numbers of tokens."""
+    g = dev.group()
+    local, hidden, k = 2, 3, 2
+    per_rank = [5 * (r % 2) + r for r in range(g.size)]  # rank 0 has none
+    torch.manual_seed(7)
+    every_x = [torch.randn(n, hidden) for n in per_rank]
+    every_e = [torch.randint(-1, g.size * local, (n, k)) for n in per_rank]
+    every_w = [torch.rand(n, k) for n in per_rank]
+    x, chosen, weights = every_x[g.rank], every_e[g.rank], every_w[g.rank]
+    rows, counts, handle = g.dispatch(x, chosen, local)
+    expected = []
+    for expert in range(g.rank * local, g.rank * local + local):
+        mine = [
+            every_x[r][t] for r in range(g.size) for t in range(per_rank[r]) for j in range(k)
+            if every_e[r][t, j] == expert
+        ]  # fmt: skip
+        assert counts[expert - g.rank * local] == len(mine)
+        expected += mine
+    same(rows, torch.stack(expected) if expected else x.new_empty(0, hidden))
+    scale = torch.repeat_interleave(torch.arange(local) + g.rank * local + 1, counts)
+    out = g.combine(rows * scale.unsqueeze(-1), handle, weights)
+    factor = ((chosen + 1) * weights).sum(1, keepdim=True)
+    torch.testing.assert_close(out, x * factor)
+    refuses(lambda: g.dispatch(x, chosen.int(), local), "int64")
+    refuses(lambda: g.dispatch(torch.ones(1, 2), torch.tensor([[99]]), local), "no expert 99")
+    refuses(lambda: g.combine(rows, None, weights), "no handle")
+    assert g.usable
 
 
 def every_dtype_moves(dev):
@@ -212,6 +313,9 @@ def messages(dev):
             no_alias(got, into)
             assert torch.equal(got.view(torch.uint8), theirs.view(torch.uint8))
             assert torch.equal(into.view(torch.uint8), theirs.view(torch.uint8))
+    got = torch.zeros(3)
+    g.batch([Message(True, after, torch.ones(3) * g.rank), Message(False, before, got)])
+    assert got.eq(before).all()
     table = torch.zeros(4, 3)
     if g.rank == 0:
         g.send(torch.arange(12.0).view(3, 4).t(), 1)
@@ -223,16 +327,6 @@ def messages(dev):
         columns = torch.zeros(3, 4).t()
         g.recv_(columns, 1)
         assert columns.eq(1).all()
-
-
-def refuses(call, words, error_type=CommError):
-    """The call raises an error with these words."""
-    text = f"no {error_type.__name__}"
-    try:
-        call()
-    except error_type as error:
-        text = str(error)
-    assert words in text, f"expected {words!r}, not {text!r}"
 
 
 def arguments(dev):
@@ -247,7 +341,7 @@ def arguments(dev):
     refuses(lambda: g.all_reduce_(torch.zeros(1).expand(4)), "share their place")
     refuses(lambda: g.recv_(torch.zeros(1).expand(4), g.rank), "share their place")
     refuses(lambda: g.reduce_scatter(torch.tensor(1.0)), "dimension 0")
-    refuses(lambda: g.all_to_all(torch.tensor(1.0)), "dimension 0")
+    refuses(lambda: g.all_to_all(torch.tensor(1.0)), "scalar")
     refuses(lambda: g.all_to_all(torch.tensor(1.0), [0], [0]), "scalar")
     refuses(lambda: g.all_to_all(x, None, [1] * g.size), "add up to")
     refuses(lambda: g.all_to_all(x, [1], [1] * (g.size + 1)), "counts")
@@ -260,7 +354,10 @@ def arguments(dev):
         g.all_reduce_(weight)
     with torch.inference_mode():
         same(g.all_reduce(weight), torch.full((1,), float(g.size**2)))
-    refuses(lambda: g.all_reduce(torch.ones(3, dtype=torch.int16)), "dtype that it reduces")
-    refuses(lambda: g.reduce_scatter(torch.ones(g.size).to(torch.float8_e5m2)), "it reduces")
-    refuses(lambda: g.all_reduce(torch.ones(3, dtype=torch.complex64), "max"), "no max of")
+    refuses(lambda: g.all_reduce(torch.ones(3, dtype=torch.complex64), "max"), "no order")
+    refuses(lambda: g.all_reduce(torch.ones(3), "bor"), "has no meaning")
+    refuses(lambda: g.gather(x, g.size), "ranks 0 to")
+    refuses(lambda: g.all_gather(x, [1] * g.size), "sizes say")
+    refuses(lambda: g.reduce_scatter(x, sizes=[1] * g.size), "add up to")
+    refuses(lambda: g.symmetric((3,), torch.float32), "symmetric memory", CommUnsupported)
     same(g.all_reduce(torch.ones(3)), torch.full((3,), float(g.size)))  # the group is as it was

@@ -1,0 +1,375 @@
+"""A group is made: its members describe themselves, agree on every choice, make the providers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib.metadata import version
+from types import FunctionType
+from typing import Any, Final, cast
+
+import torch
+
+from trivet.collectives import lock as locks
+from trivet.collectives.agreement import FAILED, Agreement, Record, prefixed
+from trivet.collectives.candidates import LOG, Candidate, Source, candidates, group_facts
+from trivet.collectives.composed import Composed
+from trivet.collectives.diagnosis import Diagnosis
+from trivet.collectives.health import Health, meaning
+from trivet.collectives.launch import Launcher
+from trivet.collectives.place import ended, member
+from trivet.collectives.recorder import Recorder
+from trivet.collectives.stock import stock_class
+from trivet.collectives.table import Table, digest
+from trivet.contracts.collectives import (
+    Closable,
+    Group,
+    Member,
+    Store,
+    Symmetric,
+)
+from trivet.contracts.memory import Traits
+from trivet.contracts.topology import TensorTraits, Topology
+from trivet.errors import CommError, GroupMismatch, PluginBroken, TrivetError
+from trivet.plugins.answers import has_abilities
+from trivet.selection.authority import Policy
+
+STOCK: Final = "torch"
+COMPOSED: Final = "composed"
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What the plugins of a device bring for its groups.
+
+    Args:
+        sources: provider classes, best first.
+        topology: who knows how devices are connected, if anybody does.
+        traits: who knows what holds for ordinary tensors, if anybody does.
+    """
+
+    sources: tuple[Source, ...] = ()
+    topology: Topology | None = None
+    traits: TensorTraits | None = None
+
+
+def brought(provided: Mapping[str, object], versions: Mapping[str, str]) -> Brought:
+    """Sorts what ``trivet_collectives`` of each plugin returned.
+
+    Raises:
+        PluginBroken: a part of it is neither a provider class nor one of the other abilities.
+    """
+    sources: list[Source] = []
+    topology: Topology | None = None
+    traits: TensorTraits | None = None
+    for plugin, given in provided.items():
+        answer = given() if isinstance(given, FunctionType) else given
+        for part in answer if isinstance(answer, (list, tuple)) else [answer]:
+            if isinstance(part, type):
+                sources.append(Source(plugin, part, part, versions.get(plugin, "")))
+            elif has_abilities(part, Topology):
+                topology = topology or cast("Topology", part)
+            elif has_abilities(part, TensorTraits):
+                traits = traits or cast("TensorTraits", part)
+            else:
+                raise PluginBroken(
+                    f"the collectives that plugin {plugin} brings have {type(part).__qualname__} "
+                    "in them, no provider class",
+                    fix="return a class whose methods are marked with provides, or None",
+                )
+    return Brought(tuple(sources), topology, traits)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides what a group will be, on this rank.
+
+    Args:
+        name: what errors call it.
+        rank: position of this process.
+        ranks: the members' ranks in the world.
+        device: where the tensors lie.
+        backend: the process group of torch, or one of its backends.
+        backend_name: how torch calls it.
+        store: the group's own part of a store.
+        timeout: seconds that a call may wait.
+        check: compare every call across ranks.
+        policy: order lists and what is forbidden.
+        determinism: levels that reductions must reach.
+        lock: what the choices must agree with, or None.
+        dissolve: gives torch's group back.
+    """
+
+    name: str
+    rank: int
+    ranks: tuple[int, ...]
+    device: torch.device
+    backend: Any
+    backend_name: str
+    store: Store
+    timeout: float
+    check: bool
+    policy: Policy
+    determinism: tuple[str, ...] = ()
+    lock: locks.Lock = None
+    dissolve: Callable[[], None] = field(default=lambda: None)
+
+
+def assemble(plan: Plan, parts: Brought) -> Launcher:
+    """Make a group; all members do, and all get it or all get an error.
+
+    Raises:
+        GroupMismatch: members would choose differently.
+        CommTimeout: a member did not come in time.
+        TrivetError: this rank, or another, cannot make it.
+    """
+    health = Health(f"group {plan.name}")
+    waiting = timedelta(seconds=plan.timeout)
+    agreement = Agreement(plan.store, plan.rank, len(plan.ranks), waiting, health)
+    group, exportable = _meet(plan, parts, agreement)
+    launcher: list[Launcher] = []
+
+    def start_part(*arguments: Any) -> Any:
+        return launcher[0].parts(*arguments)
+
+    sources = sources_of(parts, plan.backend_name, plan.backend, start_part)
+    agreement.lost = lambda: ended(group)
+    found = _choose(plan, group, sources, agreement, exportable)
+    choices = choices_of(group, plan.determinism, found)
+    sessions, refused = _make(group, found, plan.store, agreement, health)
+    _only_one_symmetric(found, sessions)
+    table = Table(health.where, found, group_facts(group, exportable))
+    recorder = Recorder(group, health, plan.policy.settings.comm_dump)
+    launcher.append(
+        Launcher(
+            group, table, agreement, health, recorder, Diagnosis(group, plan.store), plan.check,
+            sessions, plan.dissolve, locks.made(choices), refused=refused,
+        )
+    )  # fmt: skip
+    return launcher[0]
+
+
+def sources_of(
+    parts: Brought,
+    backend_name: str,
+    backend: Any = None,
+    start_part: Callable[..., Any] = lambda: None,
+) -> list[Source]:
+    """Every provider class in default order: plugins', the backend of torch, compositions."""
+    stock = stock_class(backend_name)
+
+    def make_stock(group: Group, _: Store) -> object:
+        return stock(group, backend)
+
+    def compose(group: Group, _: Store) -> object:
+        return Composed(group, start_part)
+
+    return [
+        *parts.sources,
+        Source(STOCK, stock, make_stock, torch.__version__, backend_name),
+        Source(COMPOSED, Composed, compose, version("trivet")),
+    ]
+
+
+def _meet(plan: Plan, parts: Brought, agreement: Agreement) -> tuple[Group, tuple[str, ...]]:
+    """The group as every member sees it, and how ordinary tensors of all of them are exportable."""
+    me = member(plan.ranks[plan.rank], plan.device)
+    traits: Traits | None = parts.traits.traits() if parts.traits else None
+    records = agreement.exchange(
+        {
+            "operation": "making the group",
+            "member": [me.rank, me.host, me.pid, me.device],
+            "token": secrets.token_hex(6),
+            "exportable": sorted(traits.exportable) if traits else [],
+            "topology": parts.topology is not None,
+        }
+    )
+    members = tuple(Member(*r["member"]) for r in records)  # type: ignore[misc]
+    reach: tuple[tuple[bool, ...], ...] = ()
+    if parts.topology is not None and all(r["topology"] for r in records):
+        rows = agreement.exchange({"reach": _row(parts.topology, members, plan.rank)})
+        reach = tuple(tuple(r["reach"]) for r in rows)  # type: ignore[arg-type]
+    everywhere = set(records[0]["exportable"])  # type: ignore[call-overload]
+    for record in records:
+        everywhere &= set(record["exportable"])  # type: ignore[call-overload]
+    group = Group(
+        plan.name, plan.rank, members, plan.device, plan.timeout, reach, traits,
+        str(records[0]["token"]),
+    )  # fmt: skip
+    return group, tuple(sorted(everywhere))
+
+
+def _row(topology: Topology, members: Sequence[Member], rank: int) -> list[bool]:
+    me = members[rank]
+    mine = torch.device(me.device).index or 0
+    return [
+        one.host == me.host
+        and (one is me or topology.reaches(mine, torch.device(one.device).index or 0))
+        for one in members
+    ]
+
+
+def _choose(
+    plan: Plan,
+    group: Group,
+    sources: Sequence[Source],
+    agreement: Agreement,
+    exportable: Iterable[str],
+) -> dict[str, list[Candidate]]:
+    """The candidates, on which all members agree."""
+    failure: TrivetError | None = None
+    document: dict[str, Any] = {}
+    found: dict[str, list[Candidate]] = {}
+    try:
+        facts = group_facts(group, exportable)
+        found = candidates(sources, plan.policy, facts, plan.determinism)
+        choices = choices_of(group, plan.determinism, found)
+        locked = locks.given(plan.lock)
+        if locked is not None:
+            locks.verify(locked, choices, f"group {plan.name}")
+        document = _document(plan, choices, locked)
+        record: Record = {"operation": "choosing", "table": digest(document)}
+    except TrivetError as error:
+        failure = error
+        record = {FAILED: error.what}
+    try:
+        records = agreement.exchange(record)
+    except CommError as error:
+        if failure is not None:
+            raise failure from error
+        raise
+    if any(other["table"] != record["table"] for other in records):
+        _refuse(agreement.exchange(document), f"group {plan.name}")
+    return found
+
+
+def choices_of(
+    group: Group, determinism: Sequence[str], found: Mapping[str, Sequence[Candidate]]
+) -> dict[str, Any]:
+    """What decides every choice of a group, as plain values."""
+    candidates_for = {
+        f"candidates for {operation}": [c.to_json() for c in rows if not c.refused]
+        for operation, rows in found.items()
+    }
+    return {
+        "trivet": version("trivet"),
+        "torch": torch.__version__,
+        "size": group.size,
+        "hosts": group.hosts,
+        "determinism": list(determinism),
+        **candidates_for,
+    }
+
+
+def _document(
+    plan: Plan, choices: Mapping[str, Any], locked: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What must be the same on every rank, by the words of the error when it is not."""
+    lock = locked.get("digest") if locked else "nothing"
+    return {"timeout": plan.timeout, "check": plan.check, "lock": lock, **choices}
+
+
+def _refuse(documents: Sequence[Record], where: str) -> None:
+    """Say in what two members differ.
+
+    Raises:
+        GroupMismatch: on every rank alike.
+    """
+    first = documents[0]
+    for rank, other in enumerate(documents):
+        for name, value in first.items():
+            if other.get(name) != value:
+                a, b = _differing(value, other.get(name))
+                raise GroupMismatch(
+                    f"{where}: ranks disagree on {name}: rank 0 has {a}, rank {rank} has {b}",
+                    ranks=(0, rank),
+                    fix="install the same packages and set the same order lists on every rank",
+                )
+
+
+def _differing(a: Any, b: Any) -> tuple[str, str]:
+    """Two values in short: of lists of candidates, their names and the first that differ."""
+    if not (isinstance(a, list) and isinstance(b, list)):
+        return str(a), str(b)
+    if [x["provider"] for x in a] != [x["provider"] for x in b]:
+        return _names(a), _names(b)
+    pair = next((x, y) for x, y in zip(a, b, strict=True) if x != y)
+    return str(pair[0]), str(pair[1])
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(str(row["provider"]) for row in rows)) or "nobody"
+
+
+def _make(
+    group: Group,
+    found: Mapping[str, Sequence[Candidate]],
+    store: Store,
+    agreement: Agreement,
+    health: Health,
+) -> tuple[list[tuple[str, object]], list[str]]:
+    """Make every provider that has anything to do here; all members make the same ones.
+
+    One that cannot be made on some rank is given up on all of them, with the reason.
+
+    Returns:
+        What was made, by plugin, in order; and a sentence for each that was given up.
+    """
+    wanted: dict[type, list[Candidate]] = {}
+    for rows in found.values():
+        for one in rows:
+            if not one.refused:
+                wanted.setdefault(one.source.provider, []).append(one)
+    sessions: list[tuple[str, object]] = []
+    refused: list[str] = []
+    for number, (provider, mine) in enumerate(wanted.items()):
+        source = mine[0].source
+        session, why = _try(source, group, prefixed(f"vendor/{number}/", store), health)
+        try:
+            records = agreement.exchange({"operation": "making providers", "why": why})
+        except CommError:
+            _give_up([*sessions, (source.plugin, session)])
+            raise
+        whys = [f"rank {rank}: {r['why']}" for rank, r in enumerate(records) if r["why"]]
+        if whys:
+            _give_up([(source.plugin, session)])
+            reason = "; ".join(whys)
+            refused.append(f"{source.plugin}: {provider.__qualname__} cannot be made: {reason}")
+            LOG.warning("%s: %s", health.where, refused[-1])
+            for one in mine:
+                one.refused = f"it cannot be made: {reason}"
+            continue
+        sessions.append((source.plugin, session))
+        for one in mine:
+            one.function = getattr(session, one.claim.method)
+    return sessions, refused
+
+
+def _try(source: Source, group: Group, store: Store, health: Health) -> tuple[object, str]:
+    try:
+        return source.make(group, store), ""
+    except Exception as error:  # noqa: BLE001 - code of a vendor: named, and told to all ranks
+        said = meaning(error, source.plugin).what
+        LOG.debug("%s: %s", health.where, said, exc_info=error)
+        return None, said
+
+
+def _give_up(sessions: Iterable[tuple[str, object]]) -> None:
+    for _, session in sessions:
+        if isinstance(session, Closable):
+            session.close()
+
+
+def _only_one_symmetric(
+    found: Mapping[str, Sequence[Candidate]], sessions: Sequence[tuple[str, object]]
+) -> None:
+    """Symmetric memory is that of the first provider that has any; others cannot use it."""
+    owners = [s for _, s in sessions if isinstance(s, Symmetric)]
+    for rows in found.values():
+        for one in rows:
+            asks = any("symmetric" in term.paths for term in one.claim.domain)
+            owner = getattr(one.function, "__self__", None)
+            if asks and not one.refused and owner not in owners[:1]:
+                one.refused = "the group's symmetric memory is another provider's"
