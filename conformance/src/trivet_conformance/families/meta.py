@@ -137,7 +137,11 @@ def _told(value: Any) -> Any:
 
 def _with_lists(arguments: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The call with the reference's own packs and schedules in place of the provider's."""
-    return {n: given[n] if isinstance(v, list) and n in given else v for n, v in arguments.items()}
+    where = next((v.device for v in arguments.values() if isinstance(v, Tensor)), None)
+    return {
+        n: [t.to(where) for t in given[n]] if isinstance(v, list) and n in given else v
+        for n, v in arguments.items()
+    }
 
 
 def _fake(mode: FakeTensorMode, value: Any) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trivet.contracts import Term, between, contiguous, dtype, equal, implements, one_of
 from trivet_cuda.peers.installed import FLOATS, load, loading, package
-from trivet_cuda.peers.residence import on_gpu
+from trivet_cuda.peers.residence import current
 
 NEED: Final = package("liger_kernel", "pip install liger-kernel (0.8.5 was read)")
 _WIDEST: Final = 65536  # a row is one block
@@ -67,9 +67,9 @@ def rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
-    on_gpu(x, weight)
-    casting = _casting(weight_in_float32)
-    y: Tensor = _ops().LigerRMSNormFunction.apply(x, weight, eps, weight_offset, casting, False)
+    with current(x, weight):
+        casting = _casting(weight_in_float32)
+        y: Tensor = _ops().LigerRMSNormFunction.apply(x, weight, eps, weight_offset, casting, False)
     return y
 
 
@@ -94,10 +94,10 @@ def fused_add_rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> tuple[Tensor, Tensor]:
     """Adds and normalises into two fresh tensors."""
-    on_gpu(x, residual, weight)
-    y, total = _ops().LigerFusedAddRMSNormFunction.apply(
-        x, residual, weight, eps, weight_offset, _casting(weight_in_float32), False
-    )
+    with current(x, residual, weight):
+        y, total = _ops().LigerFusedAddRMSNormFunction.apply(
+            x, residual, weight, eps, weight_offset, _casting(weight_in_float32), False
+        )
     return y, total
 
 
@@ -114,8 +114,8 @@ def fused_add_rms_norm(
 )
 def silu_and_mul(x: Tensor) -> Tensor:
     """Gates into a fresh tensor: both halves of a row in one kernel."""
-    on_gpu(x)
-    y: Tensor = _ops().LigerFusedGateUpSiLUMulFunction.apply(x)
+    with current(x):
+        y: Tensor = _ops().LigerFusedGateUpSiLUMulFunction.apply(x)
     return y
 
 
@@ -132,7 +132,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
 )
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:  # noqa: ARG001  # tanh
     """Gates into a fresh tensor; Liger copies the two halves first."""
-    on_gpu(x)
-    gate, value = x.chunk(2, -1)
-    y: Tensor = _ops().LigerGELUMulFunction.apply(gate, value)
+    with current(x):
+        gate, value = x.chunk(2, -1)
+        y: Tensor = _ops().LigerGELUMulFunction.apply(gate, value)
     return y

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trivet.contracts import Term, contiguous, divisible, dtype, equal, implements, offset_aligned
 from trivet_cuda.peers.installed import FLOATS, load, loading, package
-from trivet_cuda.peers.residence import on_gpu
+from trivet_cuda.peers.residence import current
 
 NEED: Final = package("quack", "pip install quack-kernels (0.6.5 was read)")
 
@@ -66,8 +66,8 @@ def rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> Tensor:
     """Normalises rows into a fresh tensor."""
-    on_gpu(x, weight)
-    y: Tensor = _rmsnorm()(x, weight, eps=eps, weight_offset=weight_offset)
+    with current(x, weight):
+        y: Tensor = _rmsnorm()(x, weight, eps=eps, weight_offset=weight_offset)
     return y
 
 
@@ -92,8 +92,8 @@ def fused_add_rms_norm(
     variance_size: int = 0,  # noqa: ARG001  # 0 by the domain
 ) -> tuple[Tensor, Tensor]:
     """Adds and normalises into two fresh tensors."""
-    on_gpu(x, residual, weight)
-    y, total = _rmsnorm()(
-        x, weight, residual=residual, eps=eps, prenorm=True, weight_offset=weight_offset
-    )
+    with current(x, residual, weight):
+        y, total = _rmsnorm()(
+            x, weight, residual=residual, eps=eps, prenorm=True, weight_offset=weight_offset
+        )
     return y, total

@@ -7,11 +7,15 @@ every later call of the process its context.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, NoReturn
 
+import torch
 from torch import Tensor
 
 from trivet.errors import DomainError
+
+_HERE: Final = nullcontext()
 
 
 def on_gpu(*tensors: Tensor | None) -> None:
@@ -23,6 +27,18 @@ def on_gpu(*tensors: Tensor | None) -> None:
     for tensor in tensors:
         if not (tensor is None or tensor.is_cuda):
             refuse(tensor)
+
+
+def current(first: Tensor, *others: Tensor | None) -> AbstractContextManager[Any]:
+    """``on_gpu``, and the GPU of the first tensor as the current one: some launch on that.
+
+    Raises:
+        DomainError: one is on another kind of device.
+    """
+    on_gpu(first, *others)
+    if not first.is_cuda or first.get_device() == torch.cuda.current_device():
+        return _HERE  # on no GPU at all only where a test stands in for one
+    return torch.cuda.device(first.device)
 
 
 def refuse(tensor: Tensor) -> NoReturn:
