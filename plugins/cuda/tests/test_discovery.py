@@ -19,6 +19,7 @@ MIB = 1 << 20
 FOUND = {  # machine -> (devices, arch, SMs, memory in MiB, a feature that it has)
     "a100_mig": (1, ("sm80",), 42, 20096, "mig"),
     "h200_container": (1, ("sm90", "sm80"), 132, 143771, "wgmma"),
+    "h200_recorded": (1, ("sm90", "sm80"), 132, 143771, "wgmma"),
     "h200_x8": (8, ("sm90", "sm80"), 132, 143771, "nvlink"),
     "jetson_orin": (1, ("sm87", "sm80"), None, 65536, "cp_async"),
     "l4": (1, ("sm89", "sm80"), 58, 23034, "fp8"),
