@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PHASES = (
-    "check", "kit 1/3", "tune", "tune rms_norm", "kernels-a", "kernels-b", "attention", "engine",
+    "check", "kit 1/3", "kit 2", "tune", "tune rms_norm", "kernels-a", "kernels-b", "attention", "engine",
 )  # fmt: skip
 
 
@@ -36,11 +36,33 @@ def test_a_dry_run_shows_commands_within_the_limit_and_starts_none(phase, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [(), ("kit",), ("kit", "3"), ("other",)])
+@pytest.mark.parametrize("words", [(), ("kit",), ("kit", "0"), ("other",)])
 def test_what_is_no_phase_is_refused_with_the_list(words):
     done = session(*words)
     assert done.returncode == 2
     assert "kit I/N" in done.stderr
+
+
+def test_shards_run_side_by_side_and_one_that_fails_is_named(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\ncase "$*" in *unpack*) ;; *2/3*) exit 3;; *) echo "did $*";; esac\n'
+    )
+    python.chmod(0o755)
+    for name in (".ci", "build"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".ci" / "gpu-session").write_bytes((ROOT / ".ci" / "gpu-session").read_bytes())
+    done = subprocess.run(
+        ["/bin/bash", tmp_path / ".ci" / "gpu-session", "kit", "3"],
+        env=os.environ | {"PYTHON": str(python), "OUT": str(tmp_path / "out")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "1 steps failed" in done.stdout
+    assert "shard 2: see log-2 in the archive" in done.stdout
+    logs = tmp_path / "build" / "gpu-work" / "kit-3"
+    assert "--shard 1/3" in (logs / "log-1").read_text()
+    assert "status 3" in (logs / "log-2").read_text()
 
 
 def test_a_step_that_fails_does_not_stop_the_phase(tmp_path):
