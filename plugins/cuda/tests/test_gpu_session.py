@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PHASES = (
-    "check", "kit 1/3", "kit 2", "tune", "tune rms_norm", "kernels-a", "kernels-b", "attention", "engine",
+    "check", "kit 1/3", "kit 2", "tune", "tune rms_norm", "kernels-a", "kernels-b", "attention",
+    "engine",
 )  # fmt: skip
 
 
