@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from report import picture, publish
 
-PARTS = ("memory_adaptors", "memory_replay", "memory_tiers", "memory_prefix")
+PARTS = ("memory_adaptors", "memory_blocks", "memory_replay", "memory_tiers", "memory_prefix")
 """Files beside this one; each has ``rows(*, quick)``."""
 
 
