@@ -16,7 +16,7 @@ def main() -> int:
     """Passes its arguments on to each benchmark; the first failure is the result."""
     where = HERE / "results" / (platform.node() or "machine")
     gpu = ("gpu_kernels", "gpu_engine") if torch.cuda.is_available() else ()
-    for name in ("overhead", "cpu_kernels", "engine", "memory", *gpu):
+    for name in ("overhead", "cpu_kernels", "engine", "memory", "collectives", *gpu):
         target = where / f"{name}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(target), *sys.argv[1:]]

@@ -220,7 +220,7 @@ def plan(tools: Toolchain, kernels: Path) -> dict[str, Any]:
 
 
 def compile_kernels(tools: Toolchain, record: dict[str, Any], kernels: Path, target: Path) -> None:
-    """Compiles each level and the binding, and links them into ``target``."""
+    """Compiles each level, the binding and the collectives, and links them into ``target``."""
     levels: dict[str, list[str]] = record["levels"]
     has = [f"-DTRIVET_CPU_HAS_{name.upper()}" for name in levels]
     binding = [
@@ -237,6 +237,7 @@ def compile_kernels(tools: Toolchain, record: dict[str, Any], kernels: Path, tar
             for level, flags in levels.items()
         }
         jobs[folder / "binding.o"] = ("binding.cpp", binding)
+        jobs[folder / "collectives.o"] = ("collectives.cpp", has)
 
         def one(job: tuple[Path, tuple[str, list[str]]]) -> None:
             out, (source, flags) = job

@@ -10,6 +10,7 @@ from typing import Any
 
 from trivet.contracts import DeviceInfo
 from trivet_cpu import compiled, on_torch
+from trivet_cpu.collectives import missing, providers
 from trivet_cpu.kernel_library import library
 from trivet_cpu.machine import this_machine
 from trivet_cpu.memory import open_memory
@@ -54,6 +55,12 @@ def trivet_memory(device: DeviceInfo) -> object:
     """Mapped pages for large buffers; None where the system has none, and torch serves."""
     del device
     return open_memory()
+
+
+def trivet_collectives(device: DeviceInfo) -> object:
+    """Shared memory between the ranks of this machine; torch does what is left."""
+    del device
+    return providers if not missing() else None
 
 
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:

@@ -4,6 +4,7 @@
 #include "grid.h"
 #include "layer_norm.h"
 #include "norm.h"
+#include "reduce.h"
 #include "rotary.h"
 #include "sampling.h"
 #include "table.h"
@@ -31,6 +32,7 @@ extern "C" __attribute__((visibility("hidden"))) const Table TRIVET_CPU_LEVEL = 
     grid,
     GRID_BLOCK,
     EACH(sample),
+    REDUCTIONS_OVER_RANKS,
 };
 
 }  // namespace trivet_cpu

@@ -5,6 +5,12 @@
 namespace trivet_cpu {
 
 enum Type : int { F32 = 0, BF16 = 1, F16 = 2, TYPES = 3 };
+// Of reductions over ranks; a boolean is a U8, a complex number two floats.
+enum Number : int {
+  N_F32, N_BF16, N_F16, N_E4M3, N_E5M2, N_F64,
+  N_I8, N_I16, N_I32, N_I64, N_U8, N_U16, N_U32, N_U64, NUMBERS
+};
+enum Reduction : int { R_SUM, R_PRODUCT, R_MAX, R_MIN, R_AND, R_OR, R_XOR, REDUCTIONS };
 enum Activation : int { SILU = 0, GELU = 1, GELU_TANH = 2, ACTIVATIONS = 3 };
 
 // Strides are counted in elements; rows are dense.
@@ -127,6 +133,8 @@ struct Table {
   void (*grid)(const GridArgs&, int64_t begin, int64_t end);  // blocks of outputs
   int64_t grid_block;                                         // outputs of a block
   void (*sample[TYPES])(const SampleArgs&, int64_t begin, int64_t end, SampleEntry* entries);
+  // Null where an operation means nothing. out may be one of the inputs.
+  void (*reduce[REDUCTIONS][NUMBERS])(void* out, const void* const* in, int ranks, int64_t n);
 };
 
 #if defined(TRIVET_CPU_HAS_BASELINE)
