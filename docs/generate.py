@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import trivet
-from trivet import capture, collectives, contracts, devices, memory, rope
+from trivet import capture, collectives, contracts, devices, memory, rope, topology
 from trivet.binding import plan, step, workspace
 from trivet.catalogue import operators
 from trivet.cli.declaration import signatures
@@ -188,6 +188,10 @@ ENGINE: dict[str, Callable[..., Any] | type] = {
     "DeviceGroup, its operations": collectives.operations.Operations,
     "Started": collectives.Started,
     "SymmetricTensor": collectives.SymmetricTensor,
+    **{
+        f"trivet.topology.{name}": getattr(topology, name)
+        for name in ("Verdict", "Access", "Plan", "Placement", "machine", "join", "advise")
+    },
     "dev.capture": capture.DeviceCapture,
     **{f"trivet.capture.{n}": getattr(capture, n) for n in ("Buckets", "Input", "boundary")},
     **{f"trivet.rope.{name}": getattr(rope, name) for name in rope.__all__},

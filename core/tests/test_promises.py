@@ -47,7 +47,7 @@ def test_every_public_module_has_a_section():
         for leg in ("memory", "collectives", "topology", "experts", "capture")
     }
     optional = {"trivet.rope", "trivet.memory", "trivet.collectives", "trivet.kernels.triton"}
-    optional |= {"trivet.capture"}
+    optional |= {"trivet.capture", "trivet.topology"}
     memory = ("adaptors", "buffers", "layouts", "migrate", "pools", "sleep", "spill", "tiers")
     memory += ("kv.groups", "kv.keys", "kv.leases")
     optional |= {f"trivet.memory.{name}" for name in memory}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trivet.capture import DeviceCapture
     from trivet.collectives import DeviceCollectives
     from trivet.memory import DeviceMemory
+    from trivet.topology import Verdict
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -108,6 +109,13 @@ class Device:
         lines = {plugin: discover().line(plugin) for plugin in self._offer.collectives}
         versions = {plugin: f"{line.dist} {line.version}" for plugin, line in lines.items()}
         return collectives.open(self.torch, self._offer.collectives, versions)
+
+    @cached_property
+    def topology(self) -> Verdict:
+        """How the devices of this machine are connected; found when it is asked for."""
+        from trivet.topology import machine
+
+        return machine()
 
     @cached_property
     def capture(self) -> DeviceCapture:

@@ -93,7 +93,7 @@ def test_auto_passes_over_it_and_says_why(site):
     assert f"cuda is no_hardware ({this_machine().reason})" in done.stdout
 
 
-@pytest.mark.skipif(not this_machine().devices, reason="no GPU is usable here")
+@pytest.mark.skipif(not this_machine().devices, reason="not_run: no GPU is usable here")
 def test_a_child_may_start_cuda_after_its_parent_has_started_a_device(site):
     code = (
         "import os, torch, trivet\n"

@@ -29,6 +29,10 @@ OWN: Final = MappingProxyType(
             "trivet.cli.comm",
             "Say who makes the operations of groups, and who waits for whom.",
         ),
+        "topo": (
+            "trivet.cli.topo",
+            "Say how devices are connected, and which rank should run where.",
+        ),
         "ab": ("trivet.cli.ab", "Compare two providers: results and time."),
         "kernels": (
             "trivet.cli.kernels",

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 import torch
 
+from trivet import settings
 from trivet.collectives import lock as locks
 from trivet.collectives.agreement import FAILED, Agreement, Record, prefixed
 from trivet.collectives.candidates import LOG, Candidate, Source, candidates, group_facts
@@ -35,6 +36,8 @@ from trivet.contracts.topology import TensorTraits, Topology
 from trivet.errors import CommError, GroupMismatch, PluginBroken, TrivetError
 from trivet.plugins.answers import has_abilities
 from trivet.selection.authority import Policy
+from trivet.topology import kept
+from trivet.topology.merge import in_list
 
 STOCK: Final = "torch"
 COMPOSED: Final = "composed"
@@ -66,7 +69,7 @@ def brought(provided: Mapping[str, object], versions: Mapping[str, str]) -> Brou
     traits: TensorTraits | None = None
     for plugin, given in provided.items():
         answer = given() if isinstance(given, FunctionType) else given
-        for part in answer if isinstance(answer, (list, tuple)) else [answer]:
+        for part in in_list(answer):
             if isinstance(part, type):
                 sources.append(Source(plugin, part, part, versions.get(plugin, "")))
             elif has_abilities(part, Topology):
@@ -202,13 +205,19 @@ def _meet(plan: Plan, parts: Brought, agreement: Agreement) -> tuple[Group, tupl
 
 
 def _row(topology: Topology, members: Sequence[Member], rank: int) -> list[bool]:
+    """Whose memory this member reads: what the vendor claims, less what a kept probe found."""
     me = members[rank]
     mine = torch.device(me.device).index or 0
-    return [
-        one.host == me.host
-        and (one is me or topology.reaches(mine, torch.device(one.device).index or 0))
-        for one in members
-    ]
+    named = settings.read().topology
+    vetoes = kept(named).vetoes if named is not None else lambda *_: False
+
+    def reaches(one: Member) -> bool:
+        theirs = torch.device(one.device)
+        other = theirs.index or 0
+        known = vetoes(f"{theirs.type}:{mine}", f"{theirs.type}:{other}")
+        return not known and topology.reaches(mine, other)
+
+    return [one.host == me.host and (one is me or reaches(one)) for one in members]
 
 
 def _choose(

@@ -88,7 +88,8 @@ FACTS: Final = {
     "symmetric": "True where out and inp lie in symmetric memory, at the same place on every rank",
     "size": "members of the group",
     "hosts": "machines that they are on",
-    "p2p": "True where every member reads the memory of every other one directly, as probed",
+    "p2p": "True where every member reads the memory of every other one directly: its vendor "
+    "claims it, and no kept probe (TRIVET_TOPOLOGY) found otherwise",
     "device": "type of the group's torch.device",
     "memory.KIND": "True where every member's ordinary tensors can be exported as KIND (ipc, ...)",
 }
@@ -130,7 +131,7 @@ class Group:
         members: all members; those are ranks 0 to ``size - 1``.
         device: where this member's tensors lie.
         timeout: seconds that a call may wait for other ranks.
-        reach: which member reads whose memory directly, as probed: ``reach[reader][owner]``.
+        reach: which member reads whose memory directly, as for ``p2p``: ``reach[reader][owner]``.
         traits: what holds for ordinary tensors of this member; None is unknown.
         token: text that no other group on these machines has, for the names of segments.
     """

@@ -200,6 +200,10 @@ class Settings:
         None, "path", "folder where groups write their last calls, for `trivet comm dump`", Path,
         decides=False,
     )  # fmt: skip
+    topology: Path | None = _setting(
+        None, "path", "file of `trivet topo --dump` that stands for how devices are connected",
+        Path, decides=False,
+    )  # fmt: skip
     log: str = _setting(
         "warning", "level", "log level: debug, info, warning or error", _level, decides=False
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from trivet.contracts import DeviceInfo
 from trivet_cpu import compiled, on_torch
-from trivet_cpu.collectives import missing, providers
+from trivet_cpu.collectives import parts
 from trivet_cpu.kernel_library import library
 from trivet_cpu.machine import this_machine
 from trivet_cpu.memory import open_memory
@@ -58,9 +58,9 @@ def trivet_memory(device: DeviceInfo) -> object:
 
 
 def trivet_collectives(device: DeviceInfo) -> object:
-    """Shared memory between the ranks of this machine; torch does what is left."""
+    """Shared memory between the ranks of this machine, and its NUMA nodes."""
     del device
-    return providers if not missing() else None
+    return parts
 
 
 def trivet_defaults(device: DeviceInfo) -> Mapping[str, tuple[object, str]]:

@@ -1,6 +1,6 @@
 """The hooks of the CUDA plugin; the entry point names this module.
 
-There is no hook for collectives: NCCL through ``torch.distributed`` serves.
+Of collectives it brings how the GPUs are connected: NCCL through ``torch.distributed`` serves.
 """
 
 from __future__ import annotations
@@ -55,6 +55,14 @@ def offered(module: ModuleType) -> Sequence[Callable[..., Any]]:
         return own()
     found = vars(module).values()
     return [f for f in found if hasattr(f, "__trivet__") and f.__module__ == module.__name__]
+
+
+def trivet_collectives(device: DeviceInfo) -> object:
+    """How the GPUs are connected; the operations are NCCL's."""
+    del device
+    from trivet_cuda.topology import CudaTopology
+
+    return [CudaTopology()]
 
 
 def trivet_capture(device: DeviceInfo) -> object:

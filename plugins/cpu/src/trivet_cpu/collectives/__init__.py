@@ -14,8 +14,12 @@ def missing() -> str:
     return library().reason
 
 
-def providers() -> list[type]:
-    """The providers, loaded when a group is opened first."""
+def parts() -> list[object]:
+    """The provider where there is one, and the topology; loaded when a group is opened first."""
+    from trivet_cpu.numa import NumaTopology
+
+    if missing():  # torch serves
+        return [NumaTopology()]
     from trivet_cpu.collectives.shared_memory import SharedMemoryRanks
 
-    return [SharedMemoryRanks]
+    return [SharedMemoryRanks, NumaTopology()]
