@@ -28,6 +28,7 @@ MOST = (
     "silu_and_mul",
     "gelu",
     "rotary_embedding",
+    "attention",
 )
 
 

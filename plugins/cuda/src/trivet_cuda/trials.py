@@ -198,6 +198,19 @@ def paged_attention_prefill(key: Key, rows: int, _: Any, device: torch.device) -
     return _attention(key, queries, max(queries), device)
 
 
+def attention(key: Key, rows: int, _: Any, device: torch.device) -> Made:
+    """``rows`` queries over as many keys and more; a mask is that of all heads, or one each."""
+    batch, keys, heads = (1, 64, 2) if device.type == "cpu" else (4, max(rows, 512), 16)
+    dim = key["head_dim"]
+    q = _draw(device, key["dtype"], batch, rows, heads, dim)
+    k, v = (_draw(device, key["dtype"], batch, keys, heads, dim) for _ in range(2))
+    shape = {0: (), 1: (batch, 1, 1, keys), 2: (batch, 1, rows, keys)}[key["mask"]]
+    mask = torch.rand(shape, device=device) < 0.9 if shape else None
+    run = _operator("dense_attention", "attention")
+    moved = 2 * q.nbytes + k.nbytes + v.nbytes + (0 if mask is None else mask.nbytes)
+    return lambda: run(q, k, v, mask, dim**-0.5), moved
+
+
 def _keys(**fields: Any) -> tuple[dict[str, Any], ...]:
     """One key for each value of the one field that is a list."""
     (name,) = (n for n, v in fields.items() if isinstance(v, list))
@@ -213,11 +226,13 @@ _GATES: Final = [*_HIDDEN, 14336]
 _ROWS: Final = (1, 8, 32, 128, 512, 2048, 8192, 16384)
 _SEQUENCES: Final = (1, 4, 8, 16, 32, 64, 256)
 _TOKENS: Final = (16, 64, 256, 1024, 4096, 8192)
+_QUERIES: Final = (1, 16, 64, 256, 1024, 4096)
 
 
 def trials(arch_shared_kib: int) -> dict[str, Trials]:
     """By the names of tables; attention's keys hold the memory that a program can share."""
-    attention = {**_BF16, "head_dim": 128, "page": _PAGE, "shared": arch_shared_kib}
+    shared = {**_BF16, "head_dim": 128, "shared": arch_shared_kib}
+    paged = {**shared, "page": _PAGE}
     gates = tuple(
         key for act in ("silu", "tanh") for key in _keys(**_BF16, act=act, gated=True, width=_GATES)
     )
@@ -242,9 +257,10 @@ def trials(arch_shared_kib: int) -> dict[str, Trials]:
             kv_cache_write, _keys(**_BF16, cache="bfloat16", width=[h // 4 for h in _HIDDEN]), _ROWS
         ),
         "paged_attention_decode": Trials(
-            paged_attention_decode, _keys(**attention, group=[4, 8]), _SEQUENCES
+            paged_attention_decode, _keys(**paged, group=[4, 8]), _SEQUENCES
         ),
         "paged_attention_prefill": Trials(
-            paged_attention_prefill, _keys(**attention, group=[4, 8]), _TOKENS
+            paged_attention_prefill, _keys(**paged, group=[4, 8]), _TOKENS
         ),
+        "attention": Trials(attention, _keys(**shared, mask=[0, 1, 2]), _QUERIES),
     }

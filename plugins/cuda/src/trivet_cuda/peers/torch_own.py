@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trivet.contracts import Term, absent, contiguous, dtype, equal, implements
+from trivet.contracts import (
+    Term,
+    absent,
+    contiguous,
+    divisible,
+    dtype,
+    equal,
+    implements,
+    offset_aligned,
+)
 from trivet_cuda.peers.installed import FLOATS
 
 _NORM: Final[list[Term]] = [
@@ -26,9 +35,13 @@ _NORM: Final[list[Term]] = [
 _FUSED: Final[list[Term]] = [*_NORM, equal("residual.dtype", "x.dtype")]
 _ROWS: Final[list[Term]] = [dtype("x", *FLOATS)]
 _DENSE: Final[list[Term]] = [
-    dtype("q", *FLOATS),
+    dtype("q", "float16", "bfloat16"),  # of float32 its error is outside of the budget
     equal("k.dtype", "q.dtype"),
     equal("v.dtype", "q.dtype"),
+    divisible("head_dim", 8),  # rows at 16 bytes, or torch reads what is beside them
+    divisible("value_dim", 8),
+    *(contiguous(name) for name in "qkv"),
+    *(offset_aligned(name, 16) for name in "qkv"),
     absent("mask"),
     equal("queries", "keys"),  # torch aligns causal positions at the start
     equal("window", 0),
@@ -141,7 +154,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
 @implements(
     "attention@1",
     name="sdpa",
-    domain=[*_DENSE, contiguous("q"), contiguous("k"), contiguous("v")],
+    domain=_DENSE,
     graph_safe=True,
     checks=False,
     on_request=True,
