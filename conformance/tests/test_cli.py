@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from trivet_conformance.cli import program as cli
 from trivet_conformance.cli import selftest as cli_selftest
-from trivet_conformance.selftest import hostile, memory
+from trivet_conformance.selftest import collective, hostile, memory
 from trivet_conformance.selftest.selftest import Outcome
 
 
@@ -99,6 +99,7 @@ def test_selftest_fails_when_a_variant_is_judged_wrongly(monkeypatch):
 
     monkeypatch.setattr(cli_selftest, "judge_variants", judged)
     monkeypatch.setattr(memory, "judge_memory", lambda **_: iter(()))
+    monkeypatch.setattr(collective, "judge_comm", lambda **_: iter(()))
     done = call("selftest", "--quick")
     assert done.exit_code == 1
     assert "2 wrong" in done.stdout
@@ -111,6 +112,7 @@ def test_selftest_fails_when_a_hostile_plugin_is_not_told(monkeypatch):
     missed = Outcome("crashes", "embedding", "value", ("value",), ())
     monkeypatch.setattr(cli_selftest, "judge_variants", lambda **_: iter([good]))
     monkeypatch.setattr(memory, "judge_memory", lambda **_: iter(()))
+    monkeypatch.setattr(collective, "judge_comm", lambda **_: iter(()))
     monkeypatch.setattr(hostile, "judge_hostile", lambda **_: iter([missed]))
     done = call("selftest", "--json")
     assert done.exit_code == 1
@@ -123,6 +125,18 @@ def test_selftest_fails_when_a_memory_is_judged_wrongly(monkeypatch):
     missed = Outcome("same_place_twice", "memory", "memory.allocate", ("memory.allocate",), ())
     monkeypatch.setattr(cli_selftest, "judge_variants", lambda **_: iter([good]))
     monkeypatch.setattr(memory, "judge_memory", lambda **_: iter([missed]))
+    monkeypatch.setattr(collective, "judge_comm", lambda **_: iter(()))
     done = call("selftest", "--quick")
     assert done.exit_code == 1
     assert "0 of 1 wrong memories killed" in done.stdout
+
+
+def test_selftest_fails_when_collectives_are_judged_wrongly(monkeypatch):
+    good = Outcome("plain", "silu_and_mul", "", ("value",), ())
+    missed = Outcome("deaf_to_abort", "collectives", "comm.errors", ("comm.errors",), ())
+    monkeypatch.setattr(cli_selftest, "judge_variants", lambda **_: iter([good]))
+    monkeypatch.setattr(memory, "judge_memory", lambda **_: iter(()))
+    monkeypatch.setattr(collective, "judge_comm", lambda **_: iter([missed]))
+    done = call("selftest", "--quick")
+    assert done.exit_code == 1
+    assert "0 of 1 wrong collectives killed" in done.stdout

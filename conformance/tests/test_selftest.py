@@ -8,6 +8,7 @@ import pytest
 
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.judging.truth import Bench
+from trivet_conformance.selftest.collective import COMM_VARIANTS
 from trivet_conformance.selftest.defects import CLASSES, NOT_YET, NUMBERS
 from trivet_conformance.selftest.memory import MEMORY_VARIANTS
 from trivet_conformance.selftest.mutants import VARIANTS
@@ -52,7 +53,7 @@ def test_mutants_are_of_many_classes_and_each_class_is_said():
     assert all(text and names for text, names in CLASSES.values())
     assert len(NUMBERS) == sum(len(names) for _, names in CLASSES.values())
     assert len(numbers) >= 60
-    known = {v.name for v in (*VARIANTS, *MEMORY_VARIANTS)}
+    known = {v.name for v in (*VARIANTS, *MEMORY_VARIANTS, *COMM_VARIANTS)}
     assert set(NUMBERS) <= known, "a class names a mutant that is gone"
     assert all(NOT_YET.values())
 

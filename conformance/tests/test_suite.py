@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from trivet.catalogue import operators
 from trivet_conformance.cli import claiming, listing
 from trivet_conformance.cli.program import main
+from trivet_conformance.collective import comm_for
 from trivet_conformance.families import FAMILIES, LEVEL_OF
 from trivet_conformance.memory import memory_for
 from trivet_conformance.result import Status
@@ -204,7 +205,8 @@ def test_a_level_names_the_families_of_a_run(tmp_path):
         return Options("reference", tmp_path, **given)
 
     assert chosen(families=("value",)).chosen == ("value",)
-    assert chosen(level="L1").chosen == (*families_for("L1"), *memory_for("L1"))
+    every = *families_for("L1"), *memory_for("L1"), *comm_for("L1")
+    assert chosen(level="L1").chosen == every
     assert chosen(level="L1", families=("value", "layout")).chosen == ("value",)
     assert chosen(level="L0").loads_only
     assert not chosen().loads_only

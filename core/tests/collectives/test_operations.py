@@ -16,3 +16,7 @@ def test_operations(world, size):
 @pytest.mark.parametrize("size", [2, 3])
 def test_messages(world, size):
     world("operations.py", "messages", size)
+
+
+def test_single_elements_and_closed_groups(world):
+    world("operations.py", "one_of_a_strided_tensor closed_groups_are_let_go", 2)

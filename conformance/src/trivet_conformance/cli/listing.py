@@ -13,6 +13,7 @@ from trivet.errors import TrivetError
 from trivet_conformance.calls.profiles import PROFILES, profile
 from trivet_conformance.cli.cells import counted, listed, wrapped
 from trivet_conformance.cli.options import AS_JSON, PLUGIN
+from trivet_conformance.collective import COMM, COMM_LEVELS, comm_for
 from trivet_conformance.families import FAMILIES, LEVEL_OF
 from trivet_conformance.families.case import claimed
 from trivet_conformance.memory import MEMORY, MEMORY_LEVELS, memory_for
@@ -47,7 +48,7 @@ def list_(plugin: str, ops: tuple[str, ...], level: str, name: str | None, as_js
     rows["suite"] = {
         "version": SUITE,
         "level": level,
-        "families": [*families_for(level), *memory_for(level)],
+        "families": [*families_for(level), *memory_for(level), *comm_for(level)],
         "profiles": {p: wanted(subject, p, level, ops) for p in ([name] if name else PROFILES)},
     }
     if as_json:
@@ -65,6 +66,9 @@ def _show(rows: dict[str, Any]) -> None:
     if rows["memory"]:
         brings, rest = (", ".join(names) or "nothing" for names in rows["memory"].values())
         click.echo(wrapped(f"memory: brings {brings}; leaves to core: {rest}", ""))
+    if rows["collectives"]:
+        brings = ", ".join(rows["collectives"])
+        click.echo(wrapped(f"collectives: brings {brings}", ""))
     for kind in ("refused", "unmet"):
         for line in rows[kind]:
             click.echo(f"{kind}: {': '.join(line)}")
@@ -111,9 +115,10 @@ def claims(subject: Subject) -> dict[str, Any]:
     return {
         "plugin": subject.plugin,
         "extends": subject.extends,
-        "families": [*FAMILIES, *MEMORY],
-        "levels": {**LEVEL_OF, **MEMORY_LEVELS},
+        "families": [*FAMILIES, *MEMORY, *COMM],
+        "levels": {**LEVEL_OF, **MEMORY_LEVELS, **COMM_LEVELS},
         "memory": _memory(subject),
+        "collectives": _collectives(subject),
         "implementations": found,
         "refused": [list(row) for row in subject.refused],
         "unmet": [list(row) for row in subject.unmet],
@@ -130,6 +135,14 @@ def _memory(subject: Subject) -> dict[str, list[str]] | None:
         "brings": [name for name, has in brings.items() if has],
         "leaves_to_core": [name for name, has in brings.items() if not has],
     }
+
+
+def _collectives(subject: Subject) -> dict[str, list[str]] | None:
+    """Operation -> what the plugin brings for it; empty where core serves alone."""
+    leg = subject.comm
+    if leg is None:
+        return None
+    return {o: list(ids) for o, ids in leg.offers().items()} if leg.classes() else {}
 
 
 def wanted(subject: Subject, name: str, level: str, ops: Collection[str] = ()) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from rich.console import Console
 from trivet.errors import TrivetError
 from trivet_conformance.cli import claiming
 from trivet_conformance.cli.options import AS_JSON, PLUGIN, progress_bar
+from trivet_conformance.collective import COMM
+from trivet_conformance.collective import OPERATOR as COLLECTIVES
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.memory import MEMORY, OPERATOR
 from trivet_conformance.report.errors import ReportError
@@ -62,8 +64,8 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
     "--family",
     "families",
     multiple=True,
-    type=click.Choice([*FAMILIES, OPERATOR, *MEMORY]),
-    help=f"Only this one; {OPERATOR} is all of its own.",
+    type=click.Choice([*FAMILIES, OPERATOR, *MEMORY, COLLECTIVES, *COMM]),
+    help=f"Only this one; {OPERATOR} and {COLLECTIVES} are all of their own.",
 )
 @click.option("--seed", default=0, show_default=True, help="Decides every random number.")
 @click.option("--quick", is_flag=True, help="Small grids: a first look, never a claim.")
@@ -96,8 +98,9 @@ def run(
     failed, and with --mode certify only if the claim holds.
     """
     mode = "quick" if quick else mode
-    if OPERATOR in given["families"]:
-        given["families"] = tuple({*given["families"], *MEMORY} - {OPERATOR})
+    for whole, own in {OPERATOR: MEMORY, COLLECTIVES: COMM}.items():
+        if whole in given["families"]:
+            given["families"] = tuple({*given["families"], *own} - {whole})
     narrowed = {
         "--op": given["ops"], "--family": given["families"], "--case": given["case"],
         "--quick": quick, "--in-process": given["in_process"],

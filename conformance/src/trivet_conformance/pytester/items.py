@@ -10,6 +10,7 @@ import pytest
 
 import trivet_conformance
 from trivet.errors import TrivetError
+from trivet_conformance.collective import COMM
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.judging.truth import Bench
 from trivet_conformance.memory import MEMORY
@@ -34,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--trivet-family",
-        choices=[*FAMILIES, *MEMORY],
+        choices=[*FAMILIES, *MEMORY, *COMM],
         action="append",
         default=[],
         help="only this one",

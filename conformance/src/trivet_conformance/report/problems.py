@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from trivet_conformance.collective import COMM
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.memory import MEMORY
 from trivet_conformance.report.verdict import NO_CALLS
@@ -18,7 +19,7 @@ from trivet_conformance.result import Status
 
 SHOWN: Final = 20
 LOAD: Final = "load"
-ORDER: Final = tuple(dict.fromkeys((LOAD, "value", *FAMILIES, *MEMORY, *NO_CALLS)))
+ORDER: Final = tuple(dict.fromkeys((LOAD, "value", *FAMILIES, *MEMORY, *COMM, *NO_CALLS)))
 """What is wrong in a family is often wrong in those behind it."""
 
 Row = Mapping[str, Any]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trivet_conformance.collective import COMM
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.memory import MEMORY
 from trivet_conformance.report.problems import told
@@ -29,7 +30,7 @@ def show_summary(console: Console, summary: Mapping[str, Any]) -> None:
     if operators:
         console.print(table)
     families = _counting("family")
-    for family in (*NO_CALLS, *FAMILIES, *MEMORY):
+    for family in (*NO_CALLS, *FAMILIES, *MEMORY, *COMM):
         rows = _of_family(summary, family)
         if rows:
             families.add_row(family, *_counted(rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from trivet_conformance.collective import COMM
 from trivet_conformance.memory import CORE, MEMORY
 from trivet_conformance.result import BAD, Status
 
@@ -16,17 +17,18 @@ def in_order(head: Mapping[str, Any], results: Iterable[Mapping[str, Any]]) -> b
     """Whether nothing of a run is wrong, and something of the plugin was judged.
 
     Only a run of level L0 judges nothing but what is around the calls, and only one that was
-    narrowed to memory nothing but what core composes.
+    narrowed to memory or collectives nothing but what core composes.
     """
     around = () if head.get("level") == "L0" else NO_CALLS
+    legs = {*MEMORY, *COMM}
     chosen = head.get("families") or ()
-    composed = not chosen or not set(chosen) <= set(MEMORY)
+    composed = not chosen or not set(chosen) <= legs
     results = list(results)
     judged = {Status.PASS, Status.REFUSED_OK}
     return not any(r["status"] in BAD or loading_ended(r) for r in results) and any(
         r["status"] in judged
         and r["family"] not in around
-        and not (composed and r["family"] in MEMORY and r.get("provider") == CORE)
+        and not (composed and r["family"] in legs and r.get("provider") == CORE)
         for r in results
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from trivet_conformance import memory
+from trivet_conformance import collective, memory
 from trivet_conformance.calls.calling import one_thread
 from trivet_conformance.families import FAMILIES, Case
 from trivet_conformance.judging.truth import Bench
@@ -98,7 +98,7 @@ def run(
 
     Args:
         subject: what is under test.
-        families: names of families, those on memory among them; none means all.
+        families: names of families, those on memory and collectives among them; none means all.
         seed: decides every random number.
         quick: small grids, for a first look; never enough for a certificate.
         case: id of the only check to run.
@@ -143,6 +143,13 @@ def every_check(
         if watch.group(group):
             own = memory.cases(group.family, subject.memory, bench)
             yield from checks_of(own, group, case, watch)
+    for group in comm_places(subject, families):
+        progress(group.group)
+        if subject.comm is None or (case and not case.startswith(group.start)):
+            continue
+        if watch.group(group):
+            own = collective.cases(group.family, subject.comm, bench)
+            yield from checks_of(own, group, case, watch)
 
 
 def checks_of(
@@ -163,6 +170,17 @@ def memory_places(subject: Subject, families: Collection[str]) -> list[Place]:
     return [
         Place(name, memory.OPERATOR, memory.provider(name, subject.memory))
         for name in memory.MEMORY
+        if not families or name in families
+    ]
+
+
+def comm_places(subject: Subject, families: Collection[str]) -> list[Place]:
+    """The families on collectives that a run has, each with the provider that it judges."""
+    if subject.comm is None:
+        return []
+    return [
+        Place(name, collective.OPERATOR, subject.comm.owner)
+        for name in collective.COMM
         if not families or name in families
     ]
 
@@ -267,4 +285,5 @@ def told(error: BaseException) -> str:
 def steps(subject: Subject, families: Collection[str] = ()) -> int:
     """How often ``run`` calls ``progress``."""
     chosen = [f for f in families or FAMILIES if f in FAMILIES]
-    return len(subject.targets) * len(chosen) + len(memory_places(subject, families))
+    legs = [*memory_places(subject, families), *comm_places(subject, families)]
+    return len(subject.targets) * len(chosen) + len(legs)

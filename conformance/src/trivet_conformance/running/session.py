@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from trivet_conformance.collective import comm_for
 from trivet_conformance.memory import memory_for
 from trivet_conformance.report import lines as report
 from trivet_conformance.report.errors import ReportError
@@ -74,7 +75,7 @@ class Options:
         """Names of the families that run; none means all."""
         if not self.level:
             return self.families
-        wanted = (*families_for(self.level), *memory_for(self.level))
+        wanted = (*families_for(self.level), *memory_for(self.level), *comm_for(self.level))
         return tuple(n for n in wanted if not self.families or n in self.families)
 
     @property
@@ -213,7 +214,7 @@ class Session:
         self._name = whole.plugin
         subject = whole.only(options.ops) if options.ops else whole
         if options.loads_only:
-            subject = replace(subject, targets=(), memory=None)
+            subject = replace(subject, targets=(), memory=None, comm=None)
         self.total = steps(subject, options.chosen)
         head = {
             "device": whole.device.info.to_json(),

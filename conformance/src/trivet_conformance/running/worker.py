@@ -31,6 +31,7 @@ from trivet_conformance.running.load_checks import Loading
 from trivet_conformance.running.run import (
     Place,
     Watch,
+    comm_places,
     memory_places,
     place_of,
     result,
@@ -89,6 +90,7 @@ def _work(channel: Channel, job: Job, watch: Telling) -> None:
     chosen = [f for f in job.families or FAMILIES if f in FAMILIES]
     places = [place_of(t, f) for t in subject.targets for f in chosen]
     places += memory_places(subject, job.families)
+    places += comm_places(subject, job.families)
     own = [asdict(p) for p in places if in_shard(p.group, job.shard)]
     channel.send(
         "hello",

@@ -90,6 +90,18 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         73: ("less aligned than promised", ("addresses_of_sixteen_bytes",)),
         74: ("live memory reclaimed", ("suspends_its_neighbours", "trims_what_is_live")),
         75: ("bound to a thread", ("one_thread_owns_it",)),
+        77: ("summed in another dtype", ("sums_in_half",)),
+        78: ("parts in another order", ("parts_in_the_order_of_arrival",)),
+        79: ("the rest not reduced", ("last_element_dropped",)),
+        80: ("a root ignored", ("root_is_always_the_first",)),
+        81: ("in place, wrong", ("in_place_adds_itself_twice", "input_is_scratch")),
+        84: ("places of the world in a part", ("positions_are_ranks_of_the_world",)),
+        85: ("no elements, no end", ("nothing_is_waited_for",)),
+        86: ("done before it is, among ranks", ("done_before_it_is_done", "barrier_of_one")),
+        87: ("ranks differ", ("own_part_is_added_last",)),
+        88: ("a mismatch not seen", ("differences_are_not_seen",)),
+        89: ("a dead rank waited for", ("waits_for_the_dead", "errors_of_its_own")),
+        90: ("abort without effect", ("deaf_to_abort",)),
         101: ("sliding window off by one", ("window_off_by_one", "dense_window_off_by_one")),
         102: ("soft cap ignored", ("soft_cap_ignored",)),
         103: (
@@ -164,6 +176,16 @@ CLASSES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = MappingProxyType(
         169: ("a run outside accepted", ("clipped_outside",)),
         170: ("exported by a copy", ("exports_a_copy",)),
         171: ("anything taken for an export", ("opens_anything", "another_error_for_no_export")),
+        172: ("messages overtake", ("later_messages_first",)),
+        173: ("claimed, and not made", ("claims_a_product", "another_number_for_a_dtype")),
+        174: ("an edge claimed too far", ("edge_claimed_too_far",)),
+        175: (
+            "bits that are not as declared",
+            ("order_by_place", "another_result_each_time", "rounds_at_every_step"),
+        ),
+        176: ("exchanges taken to be equal", ("exchanges_are_of_equal_sizes",)),
+        177: ("left behind by a group", ("segments_stay", "descriptors_stay")),
+        178: ("other on each rank", ("cannot_be_made_on_one_rank", "of_other_ranks")),
     }
 )
 """Number -> (what is wrong, the mutants that have it)."""
@@ -174,7 +196,8 @@ NOT_YET: Final[Mapping[str, str]] = MappingProxyType(
         "40": "a tensor of more than 2^31 elements does not fit the memory of most test machines",
         "64, 66, 70": "numbers of cache blocks are core's own; its tests hold their mutants",
         "76": "memory used before a stream is done shows only where a device has streams",
-        "77-90": "the suite asks nothing of the collectives contract yet",
+        "82": "an average is core's: a sum that it divides",
+        "83": "the contract says nothing of NaN in a maximum of ranks",
     }
 )
 """Classes without a mutant, and why."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import torch.distributed as dist
+
 import trivet
 from trivet.binding.binder import Binder
 from trivet.binding.checks import check_inputs
@@ -27,6 +29,7 @@ from trivet_conformance.calls.calling import copied, foreign, lay_out
 from trivet_conformance.calls.layouts import Layout, Placed, leads
 from trivet_conformance.calls.points import Point, plain_dtype
 from trivet_conformance.judging.truth import Bench
+from trivet_conformance.subject.comm_leg import CommLeg
 from trivet_conformance.subject.leg import INSTALLED, Leg
 
 
@@ -214,6 +217,7 @@ class Subject:
         unmet: (provider, operator, why this device cannot run it).
         extends: the kind of somebody else's device that it adds to; empty for its own.
         memory: the memory that is judged with it; None where none is.
+        comm: the collectives that are judged with it; None where none are.
     """
 
     plugin: str
@@ -223,6 +227,7 @@ class Subject:
     unmet: tuple[tuple[str, str, str], ...] = ()
     extends: str = ""
     memory: Leg | None = None
+    comm: CommLeg | None = None
 
     @property
     def execution(self) -> str:
@@ -230,7 +235,7 @@ class Subject:
         return self.device.info.execution.value
 
     def only(self, names: Iterable[str]) -> Subject:
-        """The same plugin with some operators only, and without its memory.
+        """The same plugin with some operators only, and without its memory and collectives.
 
         Raises:
             ValueError: one of them has no such name.
@@ -242,7 +247,7 @@ class Subject:
             raise ValueError(msg)
         kept = tuple(t for t in self.targets if t.op.name in wanted)
         unmet = tuple(row for row in self.unmet if row[1] in wanted)
-        return replace(self, targets=kept, unmet=unmet, memory=None)
+        return replace(self, targets=kept, unmet=unmet, memory=None, comm=None)
 
 
 def installed(name: str) -> Subject:
@@ -268,12 +273,21 @@ def installed(name: str) -> Subject:
     provided = device.offer.memory.get(name)
     # The device's own plugin answers for its memory in any case, one that adds to it for its own.
     memory = None if extends and provided is None else _leg(name, device, provided)
+    comm = _comm_leg(name, device, extends=bool(extends))
     targets = _targets(device, own)
-    return Subject(name, device, targets, tuple(refused), tuple(unmet), extends, memory)
+    return Subject(name, device, targets, tuple(refused), tuple(unmet), extends, memory, comm)
 
 
 def _leg(plugin: str, device: Device, provided: object) -> Leg:
     return Leg(plugin, device.torch, provided, f"{INSTALLED}{plugin}")
+
+
+def _comm_leg(plugin: str, device: Device, *, extends: bool) -> CommLeg | None:
+    """The collectives that a plugin answers for, if torch has any here."""
+    provided = device.offer.collectives.get(plugin)
+    if (extends and provided is None) or not dist.is_available():
+        return None
+    return CommLeg(plugin, device.torch, provided, f"{INSTALLED}{plugin}")
 
 
 def _report() -> Iterable[Any]:
@@ -286,7 +300,13 @@ def references() -> Subject:
     """Core's references as if they were a plugin's: the kit's own control."""
     device = assemble([], plugin=REFERENCE)
     own = [reference(op) for op in device.operators.values()]
-    return Subject(REFERENCE, device, _targets(device, own), memory=_leg(REFERENCE, device, None))
+    return Subject(
+        REFERENCE,
+        device,
+        _targets(device, own),
+        memory=_leg(REFERENCE, device, None),
+        comm=_comm_leg(REFERENCE, device, extends=False),
+    )
 
 
 def from_functions(

@@ -116,6 +116,7 @@ class DeviceCollectives:
                 )
             return opened[2]
         group = self._open(world, mine, timeout, check, levels, prefer or {}, lock)
+        self._groups = {n: known for n, known in self._groups.items() if not known[2].closed}
         self._groups[name] = (asked, world, group)
         return group
 

@@ -37,8 +37,13 @@ def require_tensor(x: torch.Tensor, device: torch.device, what: str) -> None:
 def flat(x: torch.Tensor) -> torch.Tensor:
     """The elements of ``x`` in order, ``[numel]``; a view where that is possible."""
     if x.dim() == 1 and not x.requires_grad and x.is_contiguous() and not x.is_conj():
-        return x if not x.is_neg() else x.resolve_neg()
-    return x.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+        return _dense(x if not x.is_neg() else x.resolve_neg())
+    return _dense(x.detach().resolve_conj().resolve_neg().contiguous().view(-1))
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    """A flat contiguous tensor with stride 1: torch lets that of a single element be any."""
+    return x if x.stride(0) == 1 else x.as_strided(x.shape, (1,))
 
 
 def fresh(x: torch.Tensor) -> torch.Tensor:
@@ -62,7 +67,7 @@ def writable(x: torch.Tensor, what: str) -> tuple[torch.Tensor, Callable[[], obj
     """
     target = x.detach() if x.requires_grad else x
     if target.is_contiguous() and not target.is_conj() and not target.is_neg():
-        return target if target.dim() == 1 else target.view(-1), None
+        return _dense(target if target.dim() == 1 else target.view(-1)), None
     if any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride(), strict=True)):
         raise CommArgumentError(
             f"{what} cannot write into an expanded tensor: its elements share their place",

@@ -361,3 +361,20 @@ def arguments(dev):
     refuses(lambda: g.reduce_scatter(x, sizes=[1] * g.size), "add up to")
     refuses(lambda: g.symmetric((3,), torch.float32), "symmetric memory", CommUnsupported)
     same(g.all_reduce(torch.ones(3)), torch.full((3,), float(g.size)))  # the group is as it was
+
+
+def one_of_a_strided_tensor(dev):
+    """A single element may have any stride, and counts as contiguous."""
+    g = dev.group()
+    x = torch.full((2,), float(g.rank + 1))[::2]
+    assert x.stride() == (2,)
+    same(g.all_gather(x), torch.arange(1.0, g.size + 1))
+    g.broadcast_(x, 0)
+    same(x, torch.ones(1))
+
+
+def closed_groups_are_let_go(dev):
+    other = dev.group("short", timeout=20)
+    other.close()
+    dev.group("next", timeout=20).close()
+    assert other not in [entry[2] for entry in dev._groups.values()]
