@@ -165,6 +165,7 @@ inline int wait_for(Ranks& c, const Message& m, int64_t timeout) {
     const uint64_t who = 1ull << m.peer;
     if (t - looked >= SLICE / 2) {
       looked = t;
+      if (c.interrupted()) return c.fail(INTERRUPTED, 0);  // the system may have told another thread
       // What it wrote before it ended is still there.
       if (c.gone(who) && !progress(c) && !over(m)) return c.fail(PEER_LOST, who);
     }

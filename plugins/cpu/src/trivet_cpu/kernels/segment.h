@@ -323,6 +323,7 @@ inline int Ranks::wait_long(uint32_t p) {
     member(rank).seen.store(t, std::memory_order_relaxed);
     if (t - began > timeout) return fail(TIMED_OUT, who);
     if (t - looked < SLICE / 2) continue;
+    if (interrupted()) return fail(INTERRUPTED, 0);  // the system may have told another thread
     looked = t;
     if (const uint64_t dead = gone(who))
       if (const uint64_t still = absent(p) & dead) return fail(PEER_LOST, still);
