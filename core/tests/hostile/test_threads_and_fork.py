@@ -25,7 +25,7 @@ def trivet_implementations(device):
     {slow_list}
     return [plain]
 """
-NAP = "print('noise'); time.sleep(1.0)"
+NAP = "print('noise'); time.sleep(0.7)"
 
 THREADS = """
 import json, sys, threading
@@ -103,6 +103,30 @@ thread.join()
 print(ends)
 """
 
+# forks at every moment of a first start: each child starts what it can, none waits for ever
+FIRST = """
+import os, sys, threading, time
+import trivet
+from trivet.plugins import discover
+import trivet.devices, trivet.binding.binder
+discover()
+thread = threading.Thread(target=lambda: trivet.device("slow"))
+thread.start()
+children = []
+while thread.is_alive():
+    child = os.fork()
+    if not child:
+        for name in ("slow", "good", "slow"):
+            try:
+                trivet.device(name)
+            except trivet.errors.TrivetError:
+                pass
+        os._exit(0)
+    children.append(child)
+    time.sleep(0.0005 if len(children) < 20 else 0.05)
+print(len(children) > 5, {os.waitpid(child, 0)[1] for child in children})
+"""
+
 
 @pytest.fixture
 def slow(dists, tmp_path):
@@ -158,3 +182,9 @@ def test_a_fork_while_a_plugin_answers_leaves_a_child_that_works(dists, slow, pl
 def test_many_forks_during_discovery_all_end(dists, slow):
     slow()
     assert python(dists, STORM) == f"{[0] * 30}\n"
+
+
+@pytest.mark.parametrize("place", ["slow_devices", "slow_list"])
+def test_forks_at_any_moment_of_a_first_start_leave_children_that_work(dists, slow, place):
+    slow(place)
+    assert python(dists, FIRST) == "True {0}\n"
