@@ -107,9 +107,9 @@ def test_ranks_that_hang_or_end_are_told_and_replaced():
     try:
         with pytest.raises(Wrong, match="rank 1 does not answer within 1 s"):
             ranks.ask(2, body("hangs"))
+        ranks.deadline = 20.0
         with pytest.raises(Wrong, match="rank 1 ends with 7"):
             ranks.ask(2, body("ends"))
-        ranks.deadline = 20.0
         assert ranks.ask(2, body("agrees")) == [0, 1]
         assert ranks.ask(2, body("ends"), dies=[1]) == [None, None]
     finally:
