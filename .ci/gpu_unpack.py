@@ -1,8 +1,8 @@
 """Unpacks the folder beside it for ``PYTHONPATH``, on a machine where nothing can be downloaded.
 
-``eval "$(python3 build/gpu/first/unpack.py SITE core plugins/cuda conformance)"``: wheels and
-packed libraries go into ``SITE``; each project of a checkout that is named gets its metadata
-there, so that its entry points are found without an installation.
+``eval "$(python3 build/gpu/first/unpack.py SITE core plugins/triton plugins/cuda conformance)"``:
+wheels and packed libraries go into ``SITE``; each project of a checkout that is named gets its
+metadata there, so that its entry points are found without an installation.
 """
 
 from __future__ import annotations

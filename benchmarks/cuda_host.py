@@ -30,7 +30,7 @@ from trivet.errors import PluginBroken
 from trivet.kernels.triton import Variant
 from trivet.selection.facts import normalise
 from trivet_cuda.peers import vllm as peer_vllm
-from trivet_cuda.triton_kernels import (
+from trivet_triton.kernels import (
     activation,
     attention,
     kv_cache,
@@ -39,7 +39,7 @@ from trivet_cuda.triton_kernels import (
     rotary,
     rotary_kv_cache,
 )
-from trivet_cuda.triton_kernels import qk_norm as qk
+from trivet_triton.kernels import qk_norm as qk
 
 CALLS = 500
 TOKENS, HIDDEN, INTER, HEADS, KV_HEADS, DIM, PAGE, KEYS = 4, 4096, 14336, 32, 8, 128, 16, 2048

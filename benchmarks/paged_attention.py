@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.testing import do_bench
 
 from trivet.catalogue.attention import paged_attention as operator
-from trivet_cuda.triton_kernels.attention import (
+from trivet_triton.kernels.attention import (
     paged_attention,
     paged_attention_invariant,
 )

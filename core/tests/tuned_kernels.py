@@ -155,7 +155,7 @@ def job(what):
 class Here:
     """In place of processes where they are not what is tested."""
 
-    def __init__(self, count):
+    def __init__(self, count, home=""):
         pass
 
     def __enter__(self):

@@ -4,7 +4,7 @@ import pytest
 
 import tuned_kernels
 from trivet.errors import ConfigError, DeclarationError
-from trivet.kernels.triton import gates, kernel_set
+from trivet.kernels.triton import CodeFacts, gates, kernel_set
 from trivet.kernels.triton.ahead import compiled
 
 TEXT = tuned_kernels.GATES
@@ -56,6 +56,19 @@ def test_a_later_gate_speaks_for_what_it_names(kernels):
     assert rules.limits("3.6", "one", "small") is None
 
 
+def test_what_a_vendor_counts_what_must_be_absent_and_occupancy_are_limits():
+    limits = {"counts": {"spills": 1, "odd": 0}, "absent": ["trap"], "occupancy": 0.5}
+    good = CodeFacts(64, 0, counts={"spills": 1}, instructions={"mma": 2}, occupancy=0.5)
+    assert list(gates.breaches(good, limits)) == []
+    assert list(gates.breaches(CodeFacts(64, 0), limits)) == []
+    bad = CodeFacts(64, 0, counts={"spills": 2}, instructions={"trap": 3}, occupancy=0.25)
+    assert list(gates.breaches(bad, limits)) == [
+        "3 trap in its code, none is right", "spills 2, at most 1",
+        "occupancy 0.25, at least 0.50",
+    ]  # fmt: skip
+    assert bad.to_json()["counts"] == {"spills": 2}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -63,6 +76,8 @@ def test_a_later_gate_speaks_for_what_it_names(kernels):
         ("one = 100", 'one = "100"', "[shared] is no table of bytes"),
         ("registers = 64", 'registers = "64"', "gate 1: registers is '64', no int"),
         ("load = 16", "loads = 16", "gate 1: unknown loads"),
+        ("load = 16", "counts = 16", "gate 1: counts is 16, no dict"),
+        ("load = 16", "occupancy = 1", "gate 1: occupancy is 1, no float"),
         ('variants = ["small_mma"]', "", "gate 2 has no variants"),
         ("[shared]", "[shared", "cannot be read"),
     ],

@@ -24,3 +24,19 @@ def test_a_job_that_hangs_is_ended_and_processes_are_used_again():
         ((_, hung),) = children.done(tuned_kernels.job, [("hangs",)])
     assert len(set(before)) == 1
     assert hung == Lost("it did not end within 0 seconds")
+
+
+def test_each_imports_its_home_before_it_works():
+    with Children(1, home="colorsys") as children:
+        [(_, answer)] = children.done(imported, [("colorsys",)])
+    assert answer is True
+    with Children(1, home="no_such_home") as children:
+        [(_, answer)] = children.done(imported, [("colorsys",)])
+    assert "no_such_home" in answer.reason
+
+
+def imported(name):
+    """Whether a module was imported before this job."""
+    import sys
+
+    return name in sys.modules

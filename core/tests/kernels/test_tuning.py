@@ -195,8 +195,8 @@ def test_an_interpreted_config_that_forgets_elements_is_wrong():
 
     who = "tuned_triton", "double", tuned_triton.trial
     verdicts = [
-        trials.attempt(*who, {"width": 24}, config, [1, 2], "cpu")
-        for config in trials.choices(tuned_triton.TUNED, {"width": 24}, 1)
+        trials.attempt(*who, {"width": 24}, config, [1, 2], "cpu", "one")
+        for config in trials.choices(tuned_triton.TUNED, "one", {"width": 24}, 1)
     ]
     assert [v[1].word for v in verdicts] == ["ok", "ok", "ok", "wrong"]
     assert verdicts[3][2].reason.startswith(

@@ -81,7 +81,7 @@ def judged(jobs):
     kernels = of_cuda()
     rules, series = gates.load(kernels.gates), ahead.triton_series()
     given = [(kernels.read, module, name, arch, TARGETS[arch]) for arch, module, name in jobs]
-    with Children(2) as children:
+    with Children(2, home=kernels.home) as children:
         for (_, module, name, arch, _), answer in children.done(ahead.facts_of, given):
             yield ahead.judged(module, name, arch, answer, rules.limits(series, arch, name))
 

@@ -12,19 +12,19 @@ from trivet.errors import DomainError
 from trivet.kernels.triton import Tuned
 from trivet.kernels.triton.tuning.trials import forget
 from trivet_cuda.target import TABLES, TARGETS
-from trivet_cuda.triton_kernels import (
+from trivet_triton.kernels import (
     attention,
     attention_decode,
     attention_host,
     attention_prefill,
 )
-from trivet_cuda.triton_kernels.attention import (
+from trivet_triton.kernels.attention import (
     attend_invariant,
     paged_attention,
     paged_attention_invariant,
     paged_attention_out,
 )
-from trivet_cuda.triton_kernels.attention_decode import parts_at_most
+from trivet_triton.kernels.attention_decode import parts_at_most
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 ONE_EACH = [(70, 1), (0, 0), (17, 1), (33, 1)]
@@ -100,9 +100,9 @@ def small_parts(monkeypatch):
     config = {"BLOCK_N": 16, "LEAST": 16, "RESIDENT": 2, "num_warps": 4, "num_stages": 2}
     tuned = Tuned("small", TABLES, space=lambda *_: (), default=lambda _: ((inf, config),))
     monkeypatch.setattr(attention_decode, "TUNED", tuned)
-    forget("trivet_cuda.triton_kernels")
+    forget("trivet_triton.kernels")
     yield
-    forget("trivet_cuda.triton_kernels")
+    forget("trivet_triton.kernels")
 
 
 def call_of(batch, longest=None, **scalars):

@@ -8,9 +8,9 @@ pytest.importorskip("triton")
 from trivet.catalogue.dense_attention import attention as operator
 from trivet.errors import DomainError
 from trivet_cuda.target import TARGETS
-from trivet_cuda.triton_kernels import dense_attention as module
-from trivet_cuda.triton_kernels.dense_attention import attention, pieces
-from trivet_cuda.triton_kernels.dense_attention_kernel import ROW_MASK, TILE_MASK
+from trivet_triton.kernels import dense_attention as module
+from trivet_triton.kernels.dense_attention import attention, pieces
+from trivet_triton.kernels.dense_attention_kernel import ROW_MASK, TILE_MASK
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 # batch, queries, keys, kv heads, group, head_dim, value_dim

@@ -13,8 +13,8 @@ from trivet.kernels import triton as interpreter
 from trivet_conformance import from_functions, run
 from trivet_conformance.result import BAD
 from trivet_cuda import interpreted
-from trivet_cuda.triton_kernels import best_candidate, norm_invariant
-from trivet_cuda.triton_kernels.activation import silu, silu_and_mul
+from trivet_triton.kernels import best_candidate, norm_invariant
+from trivet_triton.kernels.activation import silu, silu_and_mul
 
 pytestmark = pytest.mark.skipif(
     interpreter.available() is not True, reason=str(interpreter.available())
@@ -47,7 +47,7 @@ def test_the_device_says_what_it_is_and_offers_what_is_written_in_triton():
     assert info.execution is Execution.INTERPRETED
     assert interpreter.NOT_VERIFIED in info.notes
     offered = {f.__module__.split(".")[1] for f in interpreted.trivet_implementations(info)}
-    assert offered == {"triton_kernels"}
+    assert offered == {"kernels"}
     assert interpreted.trivet_probe() is True
 
 

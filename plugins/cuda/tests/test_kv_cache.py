@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 from trivet.catalogue import operators
 from trivet.errors import DomainError
 from trivet.kernels.triton.tuning.trials import forget
-from trivet_cuda.triton_kernels import kv_cache
+from trivet_triton.kernels import kv_cache
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 REFERENCE = operators()["kv_cache_write"].reference
@@ -60,11 +60,11 @@ def test_every_number_of_tokens_a_program_gives_the_same(monkeypatch):
     assert len(counts) > 2
     for config in counts.values():
         monkeypatch.setattr(kv_cache._TUNED, "buckets", lambda *_, c=config: ((9e9, c),))
-        forget("trivet_cuda.triton_kernels")
+        forget("trivet_triton.kernels")
         mine = k_cache.clone(), v_cache.clone()
         kv_cache.kv_cache_write(k, v, *mine, slots)
         assert all(map(torch.equal, mine, expected))
-    forget("trivet_cuda.triton_kernels")
+    forget("trivet_triton.kernels")
 
 
 def test_slots_outside_of_the_cache_are_not_written():

@@ -8,10 +8,10 @@ import inspect
 import pytest
 
 from trivet.kernels.triton import Kernel
-from trivet_cuda import triton_kernels
 from trivet_cuda.plugin import modules
 from trivet_cuda.target import TARGETS
-from trivet_cuda.triton_kernels.overlap import overlap
+from trivet_triton import kernels as triton_kernels
+from trivet_triton.kernels.overlap import overlap
 
 KERNELS = {
     f"{module.__name__.rpartition('.')[2]}.{one.name}": one

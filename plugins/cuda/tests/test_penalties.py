@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from trivet.catalogue import operators
-from trivet_cuda.triton_kernels.penalties import (
+from trivet_triton.kernels.penalties import (
     penalize_logits,
     penalize_logits_,
     penalize_logits_out,

@@ -13,8 +13,10 @@ import pytest
 
 from trivet.contracts import DeviceInfo
 from trivet.contracts.hooks import ENGINE_DEFAULTS
-from trivet_cuda import __version__, on_torch, peers, plugin, triton_kernels
+from trivet_cuda import __version__, peers, plugin
 from trivet_cuda.discovery import Finding, Obstacle, judge, this_machine
+from trivet_triton import kernels as triton_kernels
+from trivet_triton import on_torch
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -8,8 +8,8 @@ pytest.importorskip("triton")
 from trivet.catalogue import operators
 from trivet.errors import DomainError
 from trivet.kernels.triton.tuning.trials import forget
-from trivet_cuda.triton_kernels import rotary, rotary_kv_cache
-from trivet_cuda.triton_kernels.kv_cache import kv_cache_write
+from trivet_triton.kernels import rotary, rotary_kv_cache
+from trivet_triton.kernels.kv_cache import kv_cache_write
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 ROTARY = operators()["rotary_embedding"].reference
@@ -115,10 +115,10 @@ def test_every_config_of_the_space_gives_the_same_bits(monkeypatch):
     assert len(parts) > 2
     for config in parts.values():
         monkeypatch.setattr(rotary._TUNED, "buckets", lambda *_, c=config: ((9e9, c),))
-        forget("trivet_cuda.triton_kernels")
+        forget("trivet_triton.kernels")
         mine = rotary.rotary_embedding(q, k, cos, sin)
         assert all(map(torch.equal, mine, expected))
-    forget("trivet_cuda.triton_kernels")
+    forget("trivet_triton.kernels")
 
 
 def test_no_tokens():

@@ -9,8 +9,8 @@ pytest.importorskip("triton")
 
 from trivet.catalogue import operators
 from trivet.errors import DomainError
-from trivet_cuda.triton_kernels import best_candidate, limited_candidate
-from trivet_cuda.triton_kernels.sampling import sample_token, sample_token_part
+from trivet_triton.kernels import best_candidate, limited_candidate
+from trivet_triton.kernels.sampling import sample_token, sample_token_part
 
 OPS = operators()
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16

@@ -12,7 +12,7 @@ from trivet.contracts.implementation import claims_of
 from trivet.kernels.triton import Variant
 from trivet.kernels.triton.tuning.trials import forget
 from trivet.selection.facts import normalise
-from trivet_cuda.triton_kernels import (
+from trivet_triton.kernels import (
     activation,
     attention,
     kv_cache,
@@ -170,7 +170,7 @@ def test_a_site_does_what_the_operator_does(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_bind_makes_what_its_calls_launch(name, monkeypatch):
     function, make, facts, dense = CASES[name]
-    forget("trivet_cuda.triton_kernels")
+    forget("trivet_triton.kernels")
     made = []
     real = Variant.on
     monkeypatch.setattr(Variant, "on", lambda self, device: made.append(self) or real(self, device))

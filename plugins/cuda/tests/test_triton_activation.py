@@ -7,8 +7,8 @@ import torch
 
 from trivet.catalogue import activation as declared
 from trivet.errors import DomainError
-from trivet_cuda.triton_kernels import activation
-from trivet_cuda.triton_kernels.activation_kernels import space
+from trivet_triton.kernels import activation
+from trivet_triton.kernels.activation_kernels import space
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 FORMULAS = (("silu", {}), ("gelu", {}), ("gelu", {"approximate": "tanh"}))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trivet.catalogue import layer_norm as declared
-from trivet_cuda.triton_kernels import layer_norm
-from trivet_cuda.triton_kernels.layer_norm import layer_norm_, layer_norm_out
+from trivet_triton.kernels import layer_norm
+from trivet_triton.kernels.layer_norm import layer_norm_, layer_norm_out
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TYPES = list(itertools.product((F32, BF16, F16), repeat=2))

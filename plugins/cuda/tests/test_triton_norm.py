@@ -9,8 +9,8 @@ import torch
 from trivet.catalogue import norm as declared
 from trivet.contracts.implementation import claims_of
 from trivet.errors import DomainError
-from trivet_cuda.triton_kernels import norm, norm_invariant
-from trivet_cuda.triton_kernels.norm_kernels import config, default, space
+from trivet_triton.kernels import norm, norm_invariant
+from trivet_triton.kernels.norm_kernels import config, default, space
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TYPES = list(itertools.product((F32, BF16, F16), repeat=2))

@@ -11,8 +11,8 @@ from triton.backends.compiler import GPUTarget
 from trivet.catalogue import qk_norm as declared
 from trivet.contracts.implementation import claims_of
 from trivet.errors import DomainError
-from trivet_cuda.triton_kernels import qk_norm
-from trivet_cuda.triton_kernels.qk_norm import qk_rms_norm, qk_rms_norm_
+from trivet_triton.kernels import qk_norm
+from trivet_triton.kernels.qk_norm import qk_rms_norm, qk_rms_norm_
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TYPES = list(itertools.product((F32, BF16, F16), repeat=2))

@@ -91,7 +91,7 @@ def command(
     kernels = kernel_set(plugin or (dev.plugin if dev else ""))
     wanted = _wanted(kernels, names, [_key(text) for text in keys], rows)
     if only_list or dev is None:
-        _list(kernels, wanted, as_json=as_json)
+        _list(kernels, dev, wanted, as_json=as_json)
         return
     _refuse_what_is_no_hardware(dev)
     folder = cache_folder()
@@ -214,13 +214,16 @@ def _show(session: Session, document: dict[str, Any]) -> None:
         screen.line(f"wrote {session.table}; used where TRIVET_TUNED={session.table.parent}", 2)
 
 
-def _list(kernels: KernelSet, wanted: Wanted, *, as_json: bool) -> None:
+def _list(kernels: KernelSet, dev: Device | None, wanted: Wanted, *, as_json: bool) -> None:
+    import torch
+
     from trivet.kernels.triton.tuning.trials import choices
 
+    arch = kernels.arch_of(dev.torch if dev else torch.device("cpu"))
     tuned = {name: one.tuned for name, one in kernels.tuned().items()}
     rows: list[dict[str, Any]] = [
         {"kernel": name, "key": key, "rows": list(counts),
-         "configs": sum(len(choices(tuned[name], key, n)) for n in counts)}
+         "configs": sum(len(choices(tuned[name], arch, key, n)) for n in counts)}
         for name, key, counts in wanted
     ]  # fmt: skip
     if as_json:

@@ -4,8 +4,9 @@
 there are, or why none can be used, without starting CUDA. Importing either imports neither Triton
 nor NVML.
 
-A new implementation is a function in a file of ``triton_kernels/``, or of ``on_torch/``; no other
-file lists it.
+The kernels in Triton are those of ``trivet_triton``, which every vendor shares; what is NVIDIA's of
+them (targets, measured constants, gates, launches that overlap) is here, with other projects'
+kernels, memory and topology.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This package's Triton kernels on CPU tensors, as a device whose word is ``interpreted``.
+"""The Triton kernels on CPU tensors, as a device whose word is ``interpreted``.
 
 No entry point names this module: it is for the conformance kit on machines without a GPU,
 ``trivet-conformance run --plugin PATH-OF-THIS-FILE --quick``. What torch or other projects compute
@@ -8,12 +8,13 @@ is left out, since on the CPU those would be other kernels than on a GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Literal
 
 from trivet.contracts import DeviceInfo
 from trivet.kernels import triton
-from trivet_cuda import triton_kernels
-from trivet_cuda.plugin import modules, offered
+from trivet_cuda.plugin import in_triton, offered
+from trivet_triton.hardware import interpret_as
 
 
 def trivet_probe() -> Literal[True] | str:
@@ -30,4 +31,6 @@ def trivet_devices() -> Sequence[DeviceInfo]:
 def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
     """Every implementation in Triton."""
     del device
-    return [function for module in modules(triton_kernels) for function in offered(module)]
+    found = [function for module in in_triton() for function in offered(module)]
+    interpret_as(import_module("trivet_cuda.target").INTERPRETED)
+    return found

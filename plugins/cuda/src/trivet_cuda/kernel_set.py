@@ -1,4 +1,4 @@
-"""The Triton kernels of this package, for the commands that compile and measure them."""
+"""The Triton kernels on NVIDIA's devices, for the commands that compile and measure them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Final
 import torch
 
 from trivet.kernels.triton import KernelSet
-from trivet_cuda import triton_kernels
+from trivet_cuda import target
 from trivet_cuda.assembly import read
 from trivet_cuda.stopwatch import GraphStopwatch
 from trivet_cuda.target import TARGETS, arch_of, shared_kib
-from trivet_cuda.trials import trials
+from trivet_triton import kernels
+from trivet_triton.trials import trials
 
 GATES: Final = Path(__file__).with_name("gates.toml")
 
 
 def kernel_set() -> KernelSet:
-    """Every module of ``triton_kernels``; a new file is found by itself."""
+    """Every module of ``trivet_triton.kernels``; a new file is found by itself."""
     here = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    names = sorted(m.name for m in iter_modules(triton_kernels.__path__))
+    names = sorted(m.name for m in iter_modules(kernels.__path__))
     return KernelSet(
-        modules=tuple(f"{triton_kernels.__name__}.{name}" for name in names),
+        modules=tuple(f"{kernels.__name__}.{name}" for name in names),
         targets=TARGETS,
         read=read,
         gates=GATES,
         arch_of=arch_of,
         stopwatch=GraphStopwatch,
         trials=trials(shared_kib(arch_of(here))),
+        home=target.__name__,
     )

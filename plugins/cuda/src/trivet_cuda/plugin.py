@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from trivet.contracts import DeviceInfo
-from trivet_cuda import on_torch, peers, triton_kernels
+from trivet_cuda import peers
 from trivet_cuda.discovery import this_machine
+from trivet_triton import kernels, on_torch
 
 
 def trivet_probe() -> bool | str:
@@ -35,11 +36,17 @@ def trivet_implementations(device: DeviceInfo) -> Sequence[Callable[..., Any]]:
     """
     del device
     torch = modules(on_torch)
-    kernels = modules(triton_kernels) if find_spec("triton") else []
+    written = in_triton() if find_spec("triton") else []
     first = [m for m in torch if getattr(m, "BEFORE_TRITON", False)]
     rest = [m for m in torch if m not in first]
-    every = (*first, *kernels, *rest, *modules(peers))
+    every = (*first, *written, *rest, *modules(peers))
     return [function for m in every for function in offered(m)]
+
+
+def in_triton() -> list[ModuleType]:
+    """The modules of Triton kernels, which are told of NVIDIA's devices."""
+    import_module("trivet_cuda.target")
+    return modules(kernels)
 
 
 def modules(folder: ModuleType) -> list[ModuleType]:
@@ -67,9 +74,9 @@ def trivet_collectives(device: DeviceInfo) -> object:
 
 def trivet_capture(device: DeviceInfo) -> object:
     """CUDA graphs."""
-    from trivet_cuda.capture import CudaCapturer
+    from trivet_triton.graphs import GraphCapturer
 
-    return CudaCapturer(device.index)
+    return GraphCapturer(device.index)
 
 
 def trivet_kernels() -> object:

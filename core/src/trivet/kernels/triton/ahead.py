@@ -70,7 +70,7 @@ def compiled(
         for module, name in kernels.variants(arch)
         if not wanted or any(part in name for part in wanted)
     ]
-    with Children(min(processes, len(jobs))) as children:
+    with Children(min(processes, len(jobs)), home=kernels.home) as children:
         for (_, module, name, arch, _), answer in children.done(facts_of, jobs):
             limits = rules.limits(series, arch, name)
             yield judged(module, name, arch, answer, limits)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection
 from queue import LifoQueue
 from types import TracebackType
@@ -37,10 +38,11 @@ class Children:
     Args:
         count: how many work at once.
         limit_s: seconds a job may take; its process is killed then.
+        home: a module that each imports before its first job; none if it is empty.
     """
 
-    def __init__(self, count: int, limit_s: float = LIMIT_S) -> None:
-        self._limit = limit_s
+    def __init__(self, count: int, limit_s: float = LIMIT_S, *, home: str = "") -> None:
+        self._limit, self._home = limit_s, home
         self._idle: LifoQueue[_Child | None] = LifoQueue()
         for _ in range(max(1, count)):
             self._idle.put(None)
@@ -76,7 +78,7 @@ class Children:
     def _one(self, function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
         child = self._idle.get()
         try:
-            child = child or _Child()
+            child = child or _Child(self._home)
             answer = child.ask(function, job, self._limit)
             if child.ended:
                 child = None
@@ -88,10 +90,10 @@ class Children:
 class _Child:
     """One process and the line to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._line, far = context.Pipe()
-        self._process = context.Process(target=_serve, args=(far,), daemon=True)
+        self._process = context.Process(target=_serve, args=(far, home), daemon=True)
         self._process.start()
         far.close()
         self.ended = False
@@ -123,7 +125,7 @@ class _Child:
             self._process.join()
 
 
-def _serve(line: Connection[Any, Any]) -> None:
+def _serve(line: Connection[Any, Any], home: str) -> None:
     """Does what comes in until nothing does any more.
 
     What a compiler prints (all of its input, when it fails) must not mix with the parent's output.
@@ -136,6 +138,8 @@ def _serve(line: Connection[Any, Any]) -> None:
             return
         going_on = True
         try:
+            if home:
+                import_module(home)
             answer = function(*job)
         except Spoilt as error:
             going_on, answer = False, Lost(str(error))

@@ -22,6 +22,8 @@ class CodeFacts:
         stores: the same for what it writes.
         instructions: abilities that are used, by the vendor's word (``"mma"``), and how often.
         code: bytes of machine code.
+        counts: what else the back end counts, by the vendor's word (``"spills"``); a word that is
+            not there is unknown.
     """
 
     threads: int
@@ -33,6 +35,7 @@ class CodeFacts:
     stores: Mapping[int, int] = field(default_factory=dict)
     instructions: Mapping[str, int] = field(default_factory=dict)
     code: int | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

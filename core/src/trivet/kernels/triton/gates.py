@@ -13,6 +13,9 @@
     stack = 0                    # bytes, at most
     load = 16                    # the widest load of global memory has at least these bytes
     instructions = ["mma"]       # each stands in the code
+    absent = ["trap"]            # none of these does
+    counts = { spills = 0 }      # at most, of what the vendor's reader counts besides
+    occupancy = 0.25             # at least this share of the threads fits
 
 Every gate that names a variant counts; where two say the same, the later one does.
 """
@@ -31,7 +34,15 @@ from trivet.kernels.triton.code_facts import CodeFacts
 
 SCHEMA: Final = 1
 _WHERE: Final = {"triton": list, "arch": list, "variants": list}
-_LIMITS: Final = {"registers": int, "stack": int, "load": int, "instructions": list}
+_LIMITS: Final = {
+    "registers": int,
+    "stack": int,
+    "load": int,
+    "instructions": list,
+    "absent": list,
+    "counts": dict,
+    "occupancy": float,
+}
 
 
 @dataclass(frozen=True)
@@ -114,3 +125,12 @@ def breaches(facts: CodeFacts, limits: Mapping[str, Any]) -> Iterator[str]:
     for name in limits.get("instructions", ()):
         if not facts.instructions.get(name):
             yield f"no {name} in its code"
+    for name in limits.get("absent", ()):
+        if number := facts.instructions.get(name):
+            yield f"{number} {name} in its code, none is right"
+    for name, most in limits.get("counts", {}).items():
+        if facts.counts.get(name, 0) > most:
+            yield f"{name} {facts.counts[name]}, at most {most}"
+    share = limits.get("occupancy")
+    if share is not None and facts.occupancy is not None and facts.occupancy < share:
+        yield f"occupancy {facts.occupancy:.2f}, at least {share:.2f}"

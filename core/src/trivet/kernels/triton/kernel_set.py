@@ -76,6 +76,7 @@ class KernelSet:
         arch_of: the architecture of a device, a key of ``targets``.
         stopwatch: what times work of a device.
         trials: name of a ``Tuned`` -> how it is measured, for those that have no ``trial``.
+        home: a module that other processes import first: it states what the kernels rely on.
     """
 
     modules: tuple[str, ...]
@@ -85,6 +86,7 @@ class KernelSet:
     arch_of: Callable[[torch.device], str]
     stopwatch: Callable[[torch.device], Stopwatch]
     trials: Mapping[str, Trials] = field(default_factory=dict)
+    home: str = ""
 
     def variants(self, arch: str) -> dict[tuple[str, str], Variant]:
         """(module, name) -> variant, of every module that offers some.

@@ -83,7 +83,7 @@ class Tuned:
             return ((inf, config),)
         rows = self._rows(arch, key)
         if not rows:
-            return self.default(key)
+            return self.defaults(arch, key)
         kept = [
             (limit, config)
             for (limit, config), after in zip(rows, (*rows[1:], None), strict=True)
@@ -94,6 +94,21 @@ class Tuned:
     def measured(self, arch: str, key: Key) -> bool:
         """Whether a table of this architecture has rows for such calls."""
         return bool(self._rows(arch, key))
+
+    def defaults(self, arch: str, key: Key) -> Buckets:
+        """What holds where nothing was measured; a subclass may decide by architecture."""
+        del arch
+        return self.default(key)
+
+    def candidates(self, arch: str, key: Key, rows: int) -> Iterable[Config]:
+        """Configs that are worth measuring; a subclass may decide by architecture."""
+        del arch
+        return self.space(key, rows)
+
+    def folder(self, arch: str) -> Path | None:
+        """Where the wheel's table of an architecture lies, if anywhere."""
+        del arch
+        return self.tables
 
     @contextmanager
     def forced(self, config: Config) -> Iterator[list[Key]]:
@@ -112,7 +127,10 @@ class Tuned:
         """Rows of the user's table where there are any, else of the wheel's."""
         at, own = (self.name, _text(key)), settings.read().tuned
         rows = _table(own / f"{arch}.json").get(at, ()) if own else ()
-        return rows or _table(self.tables / f"{arch}.json").get(at, ())
+        if rows:
+            return rows
+        folder = self.folder(arch)
+        return _table(folder / f"{arch}.json").get(at, ()) if folder else ()
 
 
 def config_at(buckets: Buckets, rows: int) -> Config:

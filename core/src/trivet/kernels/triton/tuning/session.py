@@ -120,6 +120,7 @@ class Session:
         self.complete = True
         self._tuned, self._device, self._kept = kernels.tuned(), device, kept
         self._processes, self._say, self._clock = processes, say, clock
+        self._home = kernels.home
         self._end = clock() + seconds
 
     def run(self, wanted: Iterable[tuple[str, Key, Sequence[int]]]) -> None:
@@ -128,7 +129,7 @@ class Session:
         Raises:
             PluginBroken: the device failed while it measured; what was measured is written.
         """
-        with Children(self._processes) as children:
+        with Children(self._processes, home=self._home) as children:
             for name, key, rows in wanted:
                 if self._late():
                     return
@@ -141,7 +142,8 @@ class Session:
 
     def usual(self, place: Place) -> Config:
         """The default config of a place."""
-        return trials.choices(self._tuned[place.kernel].tuned, place.key, place.rows)[0]
+        tuned = self._tuned[place.kernel].tuned
+        return trials.choices(tuned, self.arch, place.key, place.rows)[0]
 
     def _late(self) -> bool:
         late = self._clock() >= self._end
@@ -152,7 +154,7 @@ class Session:
         one = self._tuned[places[0].kernel]
         homes = one.module, one.trials.trial.__module__, type(self.stopwatch).__module__
         source = source_digest(*map(import_module, dict.fromkeys(homes)))
-        configs = {p.rows: trials.choices(one.tuned, p.key, p.rows) for p in places}
+        configs = {p.rows: trials.choices(one.tuned, self.arch, p.key, p.rows) for p in places}
         request = {p.rows: self._request(p, source) for p in places}
         known = {
             (n, at): old
@@ -203,7 +205,7 @@ class Session:
                 same = next((i for i, job in enumerate(jobs) if job[4] == config), None)
                 if same is None:
                     same = len(jobs)
-                    jobs.append((*who, first.key, config, [], str(self._device)))
+                    jobs.append((*who, first.key, config, [], str(self._device), self.arch))
                     places_of.append({})
                 jobs[same][5].append(place.rows)
                 places_of[same][place.rows] = at

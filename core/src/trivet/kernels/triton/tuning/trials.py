@@ -47,6 +47,7 @@ def attempt(
     config: Config,
     rows: Sequence[int],
     device: str,
+    arch: str,
 ) -> dict[int, Verdict]:
     """Runs a config for each number of rows.
 
@@ -54,7 +55,7 @@ def attempt(
         Spoilt: the device cannot be used by this process any more.
     """
     tuned = tuned_of(import_module(module))[name]
-    buckets, where = tuned.default(key), torch.device(device)
+    buckets, where = tuned.defaults(arch, key), torch.device(device)
     one = Tunable(module, tuned, Trials(trial, ()))
     found = {n: _verdict(one, key, n, config, config_at(buckets, n), where) for n in rows}
     if where.type != "cpu":  # others use the same device
@@ -164,10 +165,10 @@ def differs(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> st
     return ""
 
 
-def choices(tuned: Tuned, key: Key, rows: int) -> list[Mapping[str, object]]:
+def choices(tuned: Tuned, arch: str, key: Key, rows: int) -> list[Mapping[str, object]]:
     """The default config, then the others of the space, each once."""
-    found = [dict(config_at(tuned.default(key), rows))]
-    for config in tuned.space(key, rows):
+    found = [dict(config_at(tuned.defaults(arch, key), rows))]
+    for config in tuned.candidates(arch, key, rows):
         if dict(config) not in found:
             found.append(dict(config))
     return list(found)

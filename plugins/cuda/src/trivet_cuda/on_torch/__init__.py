@@ -1,3 +1,0 @@
-"""Implementations on torch's own kernels; the plugin offers what it finds here."""
-
-from __future__ import annotations
