@@ -23,8 +23,9 @@ from trivet_conformance.memory import MEMORY
 from trivet_conformance.report.verdict import in_order
 from trivet_conformance.result import BAD, Status
 from trivet_conformance.running.run import comm_places, run, steps
-from trivet_conformance.selftest.collective import COMM_VARIANTS, comm_figures, judge_comm
+from trivet_conformance.selftest.collective import COMM_VARIANTS, judge_comm
 from trivet_conformance.selftest.collective.legal import one_operation_of_one_dtype
+from trivet_conformance.selftest.legs import leg_figures
 from trivet_conformance.subject.leg import CORE
 from trivet_conformance.subject.subject import references
 
@@ -57,7 +58,7 @@ def test_every_family_kills_and_names_are_its_own():
 
 
 def test_figures_count_what_was_judged_wrongly():
-    figures = comm_figures([])
+    figures = leg_figures("comm", [])
     assert figures["comm_mutants"] == figures["comm_legal_accepted"] == 0
 
 

@@ -19,7 +19,8 @@ from trivet_conformance.memory import CORE, MEMORY, Leg
 from trivet_conformance.report.verdict import in_order, why_not
 from trivet_conformance.result import BAD, Status
 from trivet_conformance.running.run import Watch, every_check, memory_places, run, steps
-from trivet_conformance.selftest.memory import MEMORY_VARIANTS, judge_memory, memory_figures
+from trivet_conformance.selftest.legs import leg_figures
+from trivet_conformance.selftest.memory import MEMORY_VARIANTS, judge_memory, variant_leg
 from trivet_conformance.selftest.memory.legal import counts_alone, migrator_alone
 from trivet_conformance.subject.leg import leg_of
 from trivet_conformance.subject.subject import references
@@ -64,7 +65,7 @@ def test_every_family_but_that_of_streams_kills():
 
 def test_figures_count_what_was_judged_wrongly():
     outcomes = list(judge_memory(quick=True, names=["zero_for_unknown", "counts_alone"]))
-    figures = memory_figures(outcomes)
+    figures = leg_figures("memory", outcomes)
     assert figures["memory_mutants"] == figures["memory_mutants_killed"] == len(outcomes) // 2
     assert figures["memory_legal"] == figures["memory_legal_accepted"] == len(outcomes) // 2
 
@@ -172,7 +173,7 @@ def test_a_failing_sequence_is_told_and_repeats():
     (variant,) = [v for v in MEMORY_VARIANTS if v.name == "same_place_twice"]
     told = []
     for _ in range(2):
-        leg, bench = variant.leg(elsewhere=False), Bench(3)
+        leg, bench = variant_leg(variant, elsewhere=False), Bench(3)
         (case,) = [c for c in memory.cases("memory.allocate", leg, bench) if c.name == "model"]
         finding = case.run()
         assert finding.status is Status.FAIL

@@ -15,6 +15,8 @@ def main() -> None:
     # OpenMP reads it once, when torch is imported: threads that wait by spinning starve each other
     # on a machine that does anything else (measured: 1.1 against 16 tokens a second)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # torch's C++ warns with a stack trace, each time, when the store of a lost rank does not answer
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         from llm.cli import main as command
 

@@ -6,9 +6,10 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,14 @@ from rich.console import Console
 from llm import batch, options, report
 from llm.answer import Answer
 from llm.errors import EngineError, RequestError
+from llm.fetch import fetch
+from llm.parallel.follower import follow
+from llm.parallel.place import Place
+from llm.parallel.ranks import Ranks, joined
 from llm.protocol.asks import Defaults
 from llm.sampling import Sampling
 from llm.schedule import generate
-from llm.start import Engine, say, start
+from llm.start import say, start
 from llm.timing import Times, shares
 from llm.trace import Trace
 from trivet.errors import TrivetError
@@ -42,14 +47,16 @@ def refuse_broken_text(prompts: tuple[str, ...]) -> None:
             raise RequestError(what, fix="give it in the encoding of the terminal") from None
 
 
-def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, Any]:
+def run(
+    given: SimpleNamespace, screen: Console, notes: Console, ranks: Ranks | None = None
+) -> dict[str, Any]:
     """Loads the model, answers all prompts in one batch, and returns the report."""
     refuse_broken_text((*given.prompts, *given.stops))
     if "" in given.stops:
         raise RequestError("a stop string is empty", fix="give --stop a text, or leave it out")
     times = [time.perf_counter()]
     timing = times_for(given)
-    engine = start(given, notes, timing)
+    engine = start(given, notes, timing, ranks)
     model = timing.whole(engine.model) if timing else engine.model
     trace, scheduler = Trace(model), engine.scheduler
     prompts = [p if given.raw else engine.tokenizer.chat(p) for p in given.prompts]
@@ -78,7 +85,10 @@ def run(given: SimpleNamespace, screen: Console, notes: Console) -> dict[str, An
     memory, decode = engine.model.memory(), engine.model.decode
     captured = decode.report() if decode else None
     usage = asdict(scheduler.usage)
-    return report.collect(settings, texts.texts, calls, memory, times, usage, steps, captured)
+    every = engine.of_ranks()
+    return report.collect(
+        settings, texts.texts, calls, memory, times, usage, steps, captured, every
+    )
 
 
 def times_for(given: SimpleNamespace) -> Times | None:
@@ -86,7 +96,7 @@ def times_for(given: SimpleNamespace) -> Times | None:
     return Times(MOST_SPANS if given.trace else 0) if given.time else None
 
 
-def run_file(given: SimpleNamespace, notes: Console) -> None:
+def run_file(given: SimpleNamespace, notes: Console, ranks: Ranks | None = None) -> None:
     """Answers the lines of a file; says on the error output how many.
 
     The options of sampling hold where a line says nothing.
@@ -94,7 +104,7 @@ def run_file(given: SimpleNamespace, notes: Console) -> None:
     source: Path = given.batch_file
     target = given.output or source.with_suffix(".out.jsonl")
     timing = times_for(given)
-    engine = start(given, notes, timing)
+    engine = start(given, notes, timing, ranks)
     plain = timing.whole(engine.model) if timing else engine.model
     trace = Trace(plain)
     defaults = Defaults(given.max_tokens, options.chosen(given))
@@ -111,6 +121,7 @@ def run_file(given: SimpleNamespace, notes: Console) -> None:
     with report.writing():
         if given.observe:
             report.show_calls(calls, Console())
+            report.show_ranks(engine.of_ranks(), Console())
         if timing:
             report.show_time(shares(calls, timing.steps), Console())
 
@@ -144,6 +155,44 @@ def ending(notes: Console) -> Iterator[None]:
     except KeyboardInterrupt:
         notes.print("\nstopped")
         sys.exit(130)
+
+
+def fetch_first(given: SimpleNamespace, notes: Console) -> None:
+    """Fetches the model once, before other ranks are started that want it."""
+    if given.tp not in {None, 1} and given.model is None:
+        given.model = fetch(lambda text: say(notes, text))
+
+
+def answer(given: SimpleNamespace, notes: Console, ranks: Ranks | None) -> None:
+    """Answers what the options ask, or follows the first rank that does."""
+    if ranks is not None and ranks.place.rank:
+        serve_first_rank(given, ranks)
+        return
+    if given.batch_file:
+        run_file(given, notes, ranks)
+        return
+    result = run(given, Console(quiet=given.as_json), notes, ranks)
+    with report.writing():
+        if given.as_json:
+            click.echo(json.dumps(result))
+        else:
+            report.show(result, Console())
+
+
+def serve_first_rank(given: SimpleNamespace, ranks: Ranks) -> None:
+    """Loads this rank's part of the model and follows the first rank until it ends."""
+    given.save_lock = None
+    engine = start(given, Console(quiet=True), ranks=ranks)
+    assert ranks.channel is not None  # noqa: S101  (``start`` has joined the ranks)
+    follow(engine.model, ranks.channel, ranks)
+
+
+def run_rank(place: Place, options_given: Mapping[str, Any]) -> None:
+    """The main program of a rank that the first one has started."""
+    given = SimpleNamespace(**options_given)
+    with ending(Console(stderr=True)), joined(given, run_rank, place) as ranks:
+        assert ranks is not None  # noqa: S101  (a place was given)
+        serve_first_rank(given, ranks)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -188,15 +237,9 @@ def main(context: click.Context, /, **values: Any) -> None:
         sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot show
     with ending(notes):
         refuse_useless(given, on_line)
-        if given.batch_file:
-            run_file(given, notes)
-            return
-        result = run(given, Console(quiet=given.as_json), notes)
-        with report.writing():
-            if given.as_json:
-                click.echo(json.dumps(result))
-            else:
-                report.show(result, Console())
+        fetch_first(given, notes)
+        with joined(given, run_rank) as ranks:
+            answer(given, notes, ranks)
 
 
 @main.command(context_settings={"show_default": True})
@@ -232,8 +275,11 @@ def serve(context: click.Context, /, **values: Any) -> None:
     options.refuse_two_sizes(context)
     given, notes = SimpleNamespace(**values), Console(stderr=True)
 
-    def load() -> Engine:
-        return start(given, notes)
-
     with ending(notes):
-        run_server(given, load, lambda text: say(notes, text))
+        fetch_first(given, notes)
+        with joined(given, run_rank) as ranks:
+            if ranks is not None and ranks.place.rank:
+                serve_first_rank(given, ranks)
+            else:
+                load = partial(start, given, notes, ranks=ranks)
+                run_server(given, load, lambda text: say(notes, text))

@@ -49,11 +49,12 @@ class Decode:
         self._starts = torch.arange(max(sizes) + 1, dtype=torch.int32, device=where)
         self._rows = torch.arange(max(sizes), device=where)
         self.execution = device.capture.execution.value
+        self._chooses = model.team.rank == 0  # the other ranks have no logits to choose by
         self.graphs = {
             kind: device.capture.buckets(
                 model.plan,
                 self._work,
-                inputs=self._inputs(columns),
+                inputs=self._inputs(columns if self._chooses else ()),
                 sizes=sizes,
                 at=lambda rows: {"tokens": rows, "rows": rows, "max_query_len": 1},
             )
@@ -73,19 +74,31 @@ class Decode:
 
     def step(self, pieces: list[Piece]) -> list[int]:
         """The next token of each piece."""
-        n = lay_out(pieces, self._model.pool, torch.device("cpu"), blocks=self._width)
+        n = lay_out(pieces, self._model.pool, blocks=self._width)
         asked = sampling.asked(pieces, whole=True, width=self._reach)
         kind = next(kind for kind, columns in KINDS.items() if asked.keys() == {*columns})
+        self._model.team.tell(kind, n)
+        return list(self.replay(kind, n, **asked).tolist())
+
+    def replay(self, kind: str, n: Inputs, **asked: torch.Tensor) -> Any:
+        """Replays a step of one kind: its tokens, where this rank chooses them."""
         inputs = {"ids": n.ids, "positions": n.positions, "slots": n.slots}
         inputs |= {"table": n.table, "lengths": n.lengths, **asked}
-        chosen = self._replay(self.graphs[kind], **inputs)
-        return list(chosen.tolist())
+        return self._replay(self.graphs[kind], **inputs)
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Calls that the replays stand for, by site and implementation."""
         total: Counter[tuple[str, str]] = Counter()
         for graphs in self.graphs.values():
             total.update(graphs.counts())
+        return dict(total)
+
+    def sizes(self) -> dict[tuple[int, int], int]:
+        """Replays by tokens and rows of what was replayed."""
+        total: Counter[tuple[int, int]] = Counter()
+        for graphs in self.graphs.values():
+            for row in graphs.report():
+                total[row.size, row.size] += row.replays
         return dict(total)
 
     def report(self) -> list[dict[str, Any]]:
@@ -128,7 +141,8 @@ class Decode:
         size = len(ids)
         starts, rows = self._starts[: size + 1], self._rows[:size]
         n = Inputs(ids, positions, slots, table, starts, lengths, rows, 1, self._reach)
-        return sampling.apply(op, self._model.logits(op, n), asked)
+        logits = self._model.logits(op, n)
+        return sampling.apply(op, logits, asked) if self._chooses else logits
 
 
 def replayed(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class EngineError(Exception):
     """Root of the errors of this engine: what is wrong, and what to do about it."""
@@ -28,3 +30,11 @@ class RequestError(EngineError):
 
 class PromptTooLong(RequestError):
     """A prompt does not fit the model's context, or the whole KV cache."""
+
+
+class RanksFailed(EngineError):
+    """Another rank of the run failed, ended or did not come in time."""
+
+    def __init__(self, what: str, *, fix: str = "", ranks: Iterable[int] = ()) -> None:
+        super().__init__(what, fix=fix)
+        self.ranks = tuple(ranks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
 
@@ -31,14 +31,18 @@ class Inputs:
     max_query: int
     max_length: int
 
+    def to(self, device: torch.device) -> Inputs:
+        """The same on a device."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: Any = {n: v.to(device) for n, v in found.items() if isinstance(v, torch.Tensor)}
+        return replace(self, **moved)
 
-def lay_out(
-    pieces: list[Piece], pool: KvBlocks, device: torch.device, *, blocks: int | None = None
-) -> Inputs:
-    """Lays the pieces of a step one after the other; ``blocks``: columns of the table."""
+
+def lay_out(pieces: list[Piece], pool: KvBlocks, *, blocks: int | None = None) -> Inputs:
+    """Lays the pieces of a step one after the other, on the host; ``blocks``: of the table."""
 
     def tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
+        return torch.tensor(values, dtype=dtype)
 
     sizes = [len(piece.ids) for piece in pieces]
     starts = [0, *accumulate(sizes)]
@@ -50,8 +54,8 @@ def lay_out(
         positions=tensor(
             [i for p in pieces for i in range(p.start, p.start + len(p.ids))], torch.int64
         ),
-        slots=torch.cat(slots).to(device),
-        table=pool.table([p.request.blocks for p in pieces], max_blocks=blocks).to(device),
+        slots=torch.cat(slots),
+        table=pool.table([p.request.blocks for p in pieces], max_blocks=blocks),
         starts=tensor(starts, torch.int32),
         lengths=tensor(lengths, torch.int32),
         rows=tensor([end - 1 for piece, end in ends if piece.samples], torch.int64),

@@ -18,14 +18,19 @@ from llm import bound, cache_size, sampling, weights
 from llm.config import Config
 from llm.decode import Decode, replayed
 from llm.inputs import Inputs, lay_out
+from llm.parallel.shards import Shard
+from llm.parallel.team import STEP, Alone, Team, waited
 from llm.schedule import Piece
 from llm.source import Source
-from llm.timing import GRAPH, Times
+from llm.timing import GRAPH, RANKS, Times
 
 
-def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str, dict[str, Any]]]:
+def sites(
+    c: Config, vocab: int, dtype: torch.dtype, block_size: int
+) -> dict[str, tuple[str, dict[str, Any]]]:
     """The operator of each site, and what the engine promises of its arguments there.
 
+    ``c`` has the sizes of this rank's part of the model, ``vocab`` all tokens there are.
     Queries, keys and values are views of one product, so their rows are as far apart as its are.
     """
     heads, queries = c.heads + 2 * c.kv_heads, c.heads * c.head_dim
@@ -81,7 +86,7 @@ def sites(c: Config, dtype: torch.dtype, block_size: int) -> dict[str, tuple[str
         "glu": ("silu_and_mul", {**act, "inter": c.inter}),
         "down": linear(c.inter, c.hidden),
         "head": linear(c.hidden, c.vocab, tokens="rows"),
-        **sampling.sites(act, c.vocab),
+        **sampling.sites(act, vocab),
     }
 
 
@@ -92,7 +97,7 @@ def starts(c: Config, dtype: torch.dtype, *names: str) -> dict[str, int]:
 
 
 class Llama:
-    """A decoder on one device, with its weights and its KV cache."""
+    """A decoder on one device, or this rank's part of it, with its weights and its KV cache."""
 
     def __init__(  # one keyword a choice
         self,
@@ -106,24 +111,30 @@ class Llama:
         times: Times | None = None,
         advance: Callable[[], None] = lambda: None,
         capture: Sequence[int] = (),
+        team: Team | None = None,
     ) -> None:
         c = self.config = file.config
+        self.team = team or Alone(Shard(c))
+        mine = self._mine = self.team.shard.config
         self._where, self._memory, self._times = device.torch, device.memory, times
+        self.device_name = f"{device.info.kind}:{device.info.index} {device.info.name}"
         self._observe = observe and times is None  # what is timed is counted
         mode = "captured" if capture else "eager"
-        self.plan = device.plan(sites(c, dtype, block_size), observe=self._observe, mode=mode)
+        self.plan = device.plan(
+            sites(mine, c.vocab, dtype, block_size), observe=self._observe, mode=mode
+        )
         self._at = self.plan.at if times is None else times.timed(self.plan.at)
         self._weights = weights.load(
             file,
-            c,
+            self.team.shard,
             lambda w: self._placed(w.to(self._where, dtype)),
             partial(self.plan.prepare, account=device.memory.account),
             advance,
         )
-        each = cache_size.bytes_of_block(c, block_size, dtype)
+        each = cache_size.bytes_of_block(mine, block_size, dtype)
         cache_size.refuse_too_large(device, num_blocks * each)
         self.caches = device.memory.kv_caches(
-            c.layers, num_blocks, block_size, c.kv_heads, c.head_dim, dtype
+            c.layers, num_blocks, block_size, mine.kv_heads, c.head_dim, dtype
         )
         device.memory.publish()  # all that is large is there; without the variable it does nothing
         self.pool = device.memory.kv_blocks(num_blocks, block_size, bytes_per_block=each)
@@ -133,8 +144,10 @@ class Llama:
         # What keys and values depend on besides the tokens; a rotary variant may depend on reach.
         self.salt = repr((str(file.path), c, dtype, reach)).encode()
         self.decode = Decode(device, self, capture, reach) if capture else None
-        if times is not None and self.decode is not None:
-            self.decode.timed(times.call)
+        if times is not None:
+            self.team.timed(times.call)
+            if self.decode is not None:
+                self.decode.timed(times.call)
         self._before = self.plan.counts() if self._observe else {}  # what the captures called
 
     def _placed(self, weight: torch.Tensor) -> torch.Tensor:
@@ -155,13 +168,15 @@ class Llama:
         if self._times is not None:
             table = dict(self._times.table())
             replays = [replayed(table.pop(key)) for key in list(table) if key[0] == GRAPH]
-            return [*replays, *bound.rows(self.plan, table)]
+            waits = [waited(table.pop(key)) for key in list(table) if key[0] == RANKS]
+            return [*replays, *waits, *bound.rows(self.plan, table)]
         if self._observe:
             counted = Counter(self.plan.counts())
             counted.subtract(self._before)
             counted.update(self.decode.counts() if self.decode else {})
             ran = sorted((key, n) for key, n in counted.items() if n)
-            return bound.rows(self.plan, {key: {"calls": n} for key, n in ran})
+            told = self.team.rows(self.decode.sizes() if self.decode else {})
+            return [*bound.rows(self.plan, {key: {"calls": n} for key, n in ran}), *told]
         return self.bound()
 
     def bound(self) -> list[dict[str, Any]]:
@@ -173,25 +188,35 @@ class Llama:
         """Runs the pieces through the model; the next token of each piece that samples."""
         if self.decode is not None and self.decode.takes(pieces):
             return self.decode.step(pieces)
-        n = lay_out(pieces, self.pool, self._where)
-        # A step that only reads prompts samples nothing; its plan is looked up as for one row.
-        op = self._at(tokens=len(n.ids), rows=len(n.rows) or 1, max_query_len=n.max_query)
-        logits = self.logits(op, n)
+        n = lay_out(pieces, self.pool)
+        self.team.tell(STEP, n)
+        op, logits = self.run(n)
         if not len(n.rows):
             return []
         chosen = sampling.choose(op, logits, [piece for piece in pieces if piece.samples])
         return list(chosen.tolist())
 
+    @torch.inference_mode()
+    def run(self, n: Inputs) -> tuple[Any, torch.Tensor]:
+        """Runs a step that was laid out; the functions of its sites, and the logits."""
+        # A step that only reads prompts samples nothing; its plan is looked up as for one row.
+        op = self._at(tokens=len(n.ids), rows=len(n.rows) or 1, max_query_len=n.max_query)
+        self.team.steps[len(n.ids), len(n.rows)] += 1
+        return op, self.logits(op, n.to(self._where))
+
     def logits(self, op: Any, n: Inputs) -> torch.Tensor:
-        """Runs tokens through the model; the logits [rows, vocab], nothing where it has no rows."""
-        c, tokens = self.config, len(n.ids)
+        """Runs tokens through the model; the logits [rows, vocab], nothing where it has no rows.
+
+        Of several ranks the first one has the logits.
+        """
+        c, tokens, team = self._mine, len(n.ids), self.team
         shape, parts = (-1, c.heads + 2 * c.kv_heads, c.head_dim), (c.heads, c.kv_heads, c.kv_heads)
         w = op.use(self._weights)
         batch = (n.table, n.starts, n.lengths, n.max_query, n.max_length)
         schedule = op.schedule("attention", *batch)
         cos, sin = self._cos[n.positions], self._sin[n.positions]
 
-        residual = op.embed(n.ids, w.embedding)
+        residual = team.embedded(op.embed, n.ids, w.embedding)
         x = op.norm(residual, w.layers[0].norm, c.eps)
         for i, (layer, (k_cache, v_cache)) in enumerate(zip(w.layers, self.caches, strict=True)):
             if i:
@@ -202,11 +227,11 @@ class Llama:
                 op.qk_norm(q, k, layer.q_norm, layer.k_norm, c.eps)
             op.rotary_kv(q, k, v, cos, sin, k_cache, v_cache, n.slots)
             y = op.attention(q, k_cache, v_cache, *batch, c.head_dim**-0.5, schedule, c.window)
-            x = op.out(y.view(tokens, -1), layer.out, c.hidden, layer.out_bias)
+            x = team.total(op.out(y.view(tokens, -1), layer.out, c.hidden, layer.out_bias))
             op.add_norm(x, residual, layer.mlp_norm, c.eps)
             x = op.glu(op.gate_up(x, layer.gate_up, 2 * c.inter))
-            x = op.down(x, layer.down, c.hidden)
+            x = team.total(op.down(x, layer.down, c.hidden))
         if len(n.rows):
             op.add_norm(x, residual, w.norm, c.eps)
-            x = op.head(x[n.rows], w.head, c.vocab)
+            x = team.joined(op.head(x[n.rows], w.head, c.vocab))
         return x  # type: ignore[no-any-return]

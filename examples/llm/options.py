@@ -121,7 +121,23 @@ def engine(cache_tokens: int) -> _Decorator:
             help="Tokens in a cache block; else as the device proposes.",
         ),
         click.option("--model", type=model, help=_MODEL),
-        click.option("--threads", type=click.IntRange(1, MOST_THREADS), help="CPU threads."),
+        click.option(
+            "--tp",
+            type=click.IntRange(1),
+            help="Ranks that share the model out; else as torchrun or srun started, or 1.",
+        ),
+        click.option(
+            "--rank-timeout",
+            type=click.FloatRange(1),
+            default=120.0,
+            show_default=True,
+            help="Seconds that a rank waits for another one before the run ends.",
+        ),
+        click.option(
+            "--threads",
+            type=click.IntRange(1, MOST_THREADS),
+            help="CPU threads, of each rank; else ranks share the cores out.",
+        ),
         click.option("--strict", is_flag=True, help="Refuse the reference where there is better."),
         click.option(
             "--capture",

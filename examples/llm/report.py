@@ -20,6 +20,7 @@ from llm.errors import OutputError
 from llm.schedule import Request
 from llm.timing import shares
 
+_CHOICES = {"sample_token", "penalize_logits"}
 _CUT = {
     "length": "cut",
     "cache": "cut: the KV cache is full",
@@ -91,6 +92,7 @@ def collect(
     usage: Mapping[str, int],
     steps: float = 0.0,
     captured: list[dict[str, Any]] | None = None,
+    ranks: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The report as plain values.
 
@@ -103,6 +105,7 @@ def collect(
         usage: What the KV cache saved and cost.
         steps: Seconds of all steps, if they were timed.
         captured: What each captured size cost, if steps were captured.
+        ranks: What ran on each rank, if they are several.
     """
     start, loaded, *tokens = times
     return {
@@ -120,6 +123,7 @@ def collect(
         "calls": calls,
         **({"time": shares(calls, steps)} if steps else {}),
         **({"capture": captured} if captured else {}),
+        **({"ranks": ranks} if ranks else {}),
         "memory": memory,
         "cache": dict(usage),
         "load_seconds": loaded - start,
@@ -179,6 +183,31 @@ def show_time(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(_table("where the time of the steps went", heads, lines))
 
 
+def show_ranks(ranks: list[dict[str, Any]], console: Console) -> None:
+    """Prints where each rank is, and what ran on those that differ from the first one."""
+    if not ranks:
+        return
+    lines: list[list[object]] = []
+    for row in ranks:
+        same = _ran(row) == _ran(ranks[0])
+        what = "" if row is ranks[0] else "as rank 0" if same else "below"
+        megabytes = sum(row["memory"].values()) / 1e6
+        where = [row["rank"], row["host"], row["process"], row["device"]]
+        lines.append([*where, f"{megabytes:.0f}", what])
+    heads = ["rank", "host", "process", "device", "MB", "what ran"]
+    console.print(_table("ranks", heads, lines))
+    for row in ranks[1:]:
+        if _ran(row) != _ran(ranks[0]):
+            console.print(f"rank {row['rank']}:", highlight=False)
+            show_calls(row["calls"], console)
+
+
+def _ran(row: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """What ran on a rank; the first one alone chooses tokens."""
+    calls = [c for c in row["calls"] if c["operator"] not in _CHOICES]
+    return [(c["site"], c["implementation"], c["calls"]) for c in calls]
+
+
 def show_capture(rows: list[dict[str, Any]], console: Console) -> None:
     """Prints what each captured size cost, and how often it was replayed."""
     lines: list[list[object]] = [
@@ -199,6 +228,7 @@ def cache_text(usage: Mapping[str, int]) -> str:
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints the report as tables, and memory and speed below them."""
     show_calls(report["calls"], console)
+    show_ranks(report.get("ranks", []), console)
     if "time" in report:
         show_time(report["time"], console)
     if "capture" in report:

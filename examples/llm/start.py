@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -12,9 +14,13 @@ from rich.progress import Progress
 
 import trivet
 from llm import bound, cache_size, decode, source
+from llm.cache import Store
 from llm.errors import OutputError, RequestError
 from llm.fetch import fetch
 from llm.model import Llama
+from llm.parallel.follower import SharedStore, report
+from llm.parallel.ranks import Ranks
+from llm.parallel.shards import Shard
 from llm.schedule import Scheduler
 from llm.swap import HostMemory
 from llm.timing import Times
@@ -32,6 +38,15 @@ class Engine:
     scheduler: Scheduler
     tokenizer: Tokenizer
     settings: list[Setting]
+    ranks: Ranks | None = None
+
+    def of_ranks(self) -> list[dict[str, Any]]:
+        """What ran on each of several ranks; all others wait for orders. None for one alone."""
+        if self.ranks is None or self.ranks.channel is None:
+            return []
+        self.ranks.channel.tell_all("report")
+        others = [json.loads(text) for text in self.ranks.channel.listen()]
+        return [report(self.model, self.ranks), *others]
 
 
 def settle(device: trivet.Device, name: str, given: object, fallback: object) -> Setting:
@@ -84,12 +99,55 @@ def sizes(
     return "capture", powers if execution == "hardware" else (), f"device: {execution}"
 
 
-def start(options: SimpleNamespace, notes: Console, times: Times | None = None) -> Engine:
-    """Loads the model, or fetches it first; ``times`` takes the time of each call."""
+def store_of(model: Llama, ranks: Ranks | None) -> Store:
+    """Where blocks go of requests that are put aside."""
+    own = HostMemory(model.caches)
+    return SharedStore(own, ranks.channel) if ranks and ranks.channel else own
+
+
+def chosen(
+    options: SimpleNamespace,
+    device: trivet.Device,
+    dtype: Setting,
+    block: Setting,
+    capture: tuple[str, tuple[int, ...], str],
+) -> list[Setting]:
+    """The engine's own settings, and who chose each."""
+    info = device.info
+    where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
+    shown = ", ".join(map(str, capture[1])) or "off"
+    settings: list[Setting] = [where, dtype, block, ("capture", shown, capture[2])]
+    if options.strict:
+        settings.append(("strict", True, "command line"))
+    if not options.prefix_cache:
+        settings.append(("prefix_cache", "off", "command line"))
+    if options.preempt != "recompute":
+        settings.append(("preempt", options.preempt, "command line"))
+    return settings
+
+
+def start(
+    options: SimpleNamespace,
+    notes: Console,
+    times: Times | None = None,
+    ranks: Ranks | None = None,
+) -> Engine:
+    """Loads the model, or fetches it first.
+
+    Args:
+        options: Of the command.
+        notes: Where progress is shown.
+        times: Takes the time of each call.
+        ranks: Those of the run, where they are several; they load together.
+    """
     if options.threads:
         torch.set_num_threads(options.threads)
     path = options.model or fetch(lambda text: say(notes, text))
-    device = trivet.device(options.device, strict=options.strict)
+    if ranks is None:
+        device = trivet.device(options.device, strict=options.strict)
+    else:
+        device = ranks.device(options.device, strict=options.strict, threads=options.threads)
+        ranks.join(device)
     dtype = settle(device, "dtype", options.dtype, "float32")
     block = settle(device, "block_size", options.block_size, 16)
     block_size = int(str(block[1]))
@@ -97,7 +155,8 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
 
     file = source.read(path)
     config, tokenizer = file.config, file.tokenizer()
-    num_blocks = cache_size.blocks(options, config, block_size, as_dtype(dtype[1]))
+    shard = Shard(config) if ranks is None else Shard(config, ranks.place.rank, ranks.place.size)
+    num_blocks = cache_size.blocks(options, shard.largest, block_size, as_dtype(dtype[1]))
     with Progress(console=notes, transient=True, disable=not notes.is_terminal) as progress:
         bar = progress.add_task("loading", total=config.layers)
         model = Llama(
@@ -110,7 +169,10 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
             times=times,
             advance=lambda: progress.advance(bar),
             capture=capture[1],
+            team=None if ranks is None else ranks.team(shard, as_dtype(dtype[1])),
         )
+    if ranks is not None:
+        ranks.loaded()
     if model.decode is not None:
         say(notes, decode.text(model.decode.report(), model.decode.execution))
     if options.save_lock:
@@ -122,17 +184,10 @@ def start(options: SimpleNamespace, notes: Console, times: Times | None = None) 
         context=config.context,
         eos=tokenizer.eos,
         salt=model.salt if options.prefix_cache else None,
-        store=HostMemory(model.caches) if options.preempt == "swap" else None,
+        store=store_of(model, ranks) if options.preempt == "swap" else None,
     )
-    info = device.info
-    where = "device", f"{info.kind}:{info.index} {info.name}", f"{options.device}: {device.reason}"
     name = path.name if path.is_dir() else path.stem
-    shown = ", ".join(map(str, capture[1])) or "off"
-    settings = [where, dtype, block, ("capture", shown, capture[2]), *bound.settings(model.plan)]
-    if options.strict:
-        settings.append(("strict", True, "command line"))
-    if not options.prefix_cache:
-        settings.append(("prefix_cache", "off", "command line"))
-    if options.preempt != "recompute":
-        settings.append(("preempt", options.preempt, "command line"))
-    return Engine(name, model, scheduler, tokenizer, settings)
+    settings = [*chosen(options, device, dtype, block, capture), *bound.settings(model.plan)]
+    if ranks is not None:
+        settings.append(("tp", ranks.place.size, ranks.by))
+    return Engine(name, model, scheduler, tokenizer, settings, ranks)

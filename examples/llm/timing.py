@@ -16,6 +16,9 @@ from llm.schedule import Model, Piece
 ENGINE = "(engine)"
 """The row of what is no site: Python of the engine, views, schedules, sizes and copies."""
 
+RANKS = "(ranks)"
+"""The row of what ranks tell each other: sums and joins, in which they also wait."""
+
 GRAPH = "(graph)"
 """The row of decode steps that are replayed: a graph has no calls of its own to time."""
 

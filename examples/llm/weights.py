@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from llm.config import Config
 from llm.errors import ModelFileError
+from llm.parallel.shards import Shard
 from llm.source import Source
 
 
@@ -93,7 +93,7 @@ def split_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 def load(
     file: Source,
-    config: Config,
+    shard: Shard,
     place: Callable[[torch.Tensor], torch.Tensor],
     prepare: Callable[[str, torch.Tensor, torch.Tensor | None], Any],
     advance: Callable[[], None],
@@ -102,7 +102,7 @@ def load(
 
     Args:
         file: The model.
-        config: Its sizes.
+        shard: The part of it that this rank has.
         place: Copies a tensor to the device, in the dtype of the model.
         prepare: Packs a weight, with its bias, for a site of the plan and returns a handle.
         advance: Is called once a layer.
@@ -110,14 +110,14 @@ def load(
     Raises:
         ModelFileError: A tensor is missing, has another shape, or is left over.
     """
-    c, reader = config, Reader(file)
+    c, reader = shard.whole, Reader(file)
     layers = []
     for i in range(c.layers):
-        layers.append(_layer(reader, file, c, i, place, prepare))
+        layers.append(_layer(reader, file, shard, i, place, prepare))
         advance()
 
     def take(part: str, *shape: int) -> torch.Tensor:
-        return place(reader.take(f"{file.names[part]}.weight", *shape))
+        return place(shard.cut(part, reader.take(f"{file.names[part]}.weight", *shape)))
 
     embedding, head_name = take("embedding", c.vocab, c.hidden), f"{file.names['head']}.weight"
     tied = not reader.has(head_name) if c.tied is None else c.tied
@@ -133,19 +133,23 @@ def load(
 def _layer(
     reader: Reader,
     file: Source,
-    c: Config,
+    shard: Shard,
     number: int,
     place: Callable[[torch.Tensor], torch.Tensor],
     prepare: Callable[[str, torch.Tensor, torch.Tensor | None], Any],
 ) -> Layer:
+    c = shard.whole
     q_rows, kv_rows = c.heads * c.head_dim, c.kv_heads * c.head_dim
 
-    def take(part: str, *shape: int, kind: str = "weight") -> torch.Tensor:
+    def whole(part: str, *shape: int, kind: str = "weight") -> torch.Tensor:
         return reader.take(f"{file.names[f'layer.{part}'].format(number)}.{kind}", *shape)
 
+    def take(part: str, *shape: int, kind: str = "weight") -> torch.Tensor:
+        return shard.cut(part, whole(part, *shape, kind=kind), kind=kind)
+
     def turned(part: str, heads: int) -> torch.Tensor:
-        weight = take(part, heads * c.head_dim, c.hidden)
-        return split_halves(weight, heads) if file.adjacent_pairs else weight
+        weight = whole(part, heads * c.head_dim, c.hidden)
+        return shard.cut(part, split_halves(weight, heads) if file.adjacent_pairs else weight)
 
     def biases(*parts: tuple[str, int]) -> torch.Tensor:
         return place(torch.cat([take(part, rows, kind="bias") for part, rows in parts]))

@@ -215,6 +215,21 @@ def test_a_boundary_reads_numbers_at_every_replay():
     assert boundary(host, torch.ones(1), scale=1).tolist() == [0]  # outside, a plain call
 
 
+def test_what_is_computed_before_a_boundary_is_read_behind_it():
+    """Though nothing but the graphs holds it when the step has returned."""
+
+    def step(x):
+        early = x * 2
+        return boundary(torch.neg, x) + early
+
+    x = torch.ones(3)
+    session, y = recorded(step, x)
+    assert y.tolist() == [1, 1, 1]
+    x.fill_(5)
+    session.replay()
+    assert y.tolist() == [5, 5, 5]
+
+
 def test_a_boundary_at_either_end_makes_no_empty_graph():
     session, y = recorded(lambda x: boundary(torch.neg, boundary(torch.abs, x) + 1), -torch.ones(2))
     assert (len(session.graphs), session.boundaries) == (1, 2)

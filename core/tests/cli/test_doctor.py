@@ -54,12 +54,22 @@ def test_a_good_machine(cli, acme):
     assert [u["provider"] for u in found["unmet"]] == ["acme/never"]
     assert [s["name"] for s in found["settings"]] == [v.name for v in VARIABLES]
     assert found["memory"]["source"]
+    made = {o: row["provider"] for row in found["collectives"] for o in row["operations"]}
+    assert made["all_reduce"].startswith("torch/")
+    assert made["all_reduce_add_rms_norm"] == "composed/unfused"
 
 
 def test_the_text_says_the_same_within_80_columns(cli, acme):
     text = cli("doctor").stdout
-    parts = ("kernels built without vectors", "block_size", "l2 1 MiB", "acme/small, acme/never")
-    for part in (*parts, "'tall' is not here", "Problems: none", "defaults: TRIVET_DEVICE"):
+    parts = ("kernels built without vectors", "block_size", "l2 1 MiB", "acme/small, acme/never",
+             "composed/unfused")  # fmt: skip
+    for part in (
+        *parts,
+        "'tall' is not here",
+        "Problems: none",
+        "composed/unfused",
+        "defaults: TRIVET_DEVICE",
+    ):
         assert part in text
     assert max(map(len, text.splitlines())) <= 80
 

@@ -88,4 +88,4 @@ def serve(
         if not worker.join(GRACE):
             os._exit(0)  # a step hangs: Python would wait for its libraries, or be ended by them
         if worker.status.state == "failed":
-            raise RequestError(f"the engine failed: {worker.status.error}")
+            raise RequestError(f"the engine failed: {worker.status.error}") from worker.failure

@@ -18,11 +18,13 @@ from typing import Literal
 
 from llm.answer import Answer
 from llm.cache import Usage
+from llm.errors import EngineError
 from llm.protocol.asks import Ask
 from llm.protocol.failures import Refusal
 from llm.protocol.replies import Reason, reason
 from llm.schedule import Model, Request, Scheduler
 from llm.tokenizer import Tokenizer
+from trivet.errors import TrivetError
 from trivet.memory import KvBlocks
 
 LOG = logging.getLogger("llm.serving")
@@ -101,6 +103,7 @@ class Worker:
         self._open: set[Ticket] = set()
         self._state: Literal["running", "draining", "failed", "stopped"] = "running"
         self._error, self._deadline = "", math.inf
+        self.failure: BaseException | None = None
         self._tickets: dict[Request, Ticket] = {}
         self._steps, self._tokens, self._outcomes = 0, 0, Counter[str]()
         self._recent: deque[tuple[float, int]] = deque()
@@ -173,7 +176,11 @@ class Worker:
                 if pieces:
                     self._book(self._scheduler.commit(pieces, tokens))
         except BaseException as error:  # whatever it is, nobody may wait for ever
-            LOG.exception("the engine failed")
+            if isinstance(error, (EngineError, TrivetError)):  # a stack says nothing more
+                LOG.error("the engine failed: %s", str(error).partition("\n")[0])  # noqa: TRY400
+            else:
+                LOG.exception("the engine failed")
+            self.failure = error
             self._fail(f"{type(error).__name__}: {error}")
         else:
             self._close("stopped")

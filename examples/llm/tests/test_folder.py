@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from llm import cli, source, weights
 from llm.config_json import read_config
 from llm.errors import ModelFileError
+from llm.parallel.shards import Shard
 
 INDEX = "model.safetensors.index.json"
 fuzz = settings(
@@ -31,7 +32,7 @@ def load(path):
     """Everything that reading a model does, without a device."""
     file = source.read(path)
     file.tokenizer()
-    return weights.load(file, file.config, lambda w: w, lambda *given: given, lambda: None)
+    return weights.load(file, Shard(file.config), lambda w: w, lambda *given: given, lambda: None)
 
 
 def refused(path, match):

@@ -5,6 +5,7 @@ import torch
 
 from llm import gguf, weights
 from llm.errors import ModelFileError
+from llm.parallel.shards import Shard
 
 
 def load(made, tmp_path):
@@ -17,7 +18,7 @@ def load(made, tmp_path):
         return site
 
     layers = []
-    tree = weights.load(file, file.config, lambda w: w, prepare, lambda: layers.append(1))
+    tree = weights.load(file, Shard(file.config), lambda w: w, prepare, lambda: layers.append(1))
     assert len(layers) == 2
     return tree, packed
 

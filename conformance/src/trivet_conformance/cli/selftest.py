@@ -23,9 +23,10 @@ from trivet_conformance.selftest.selftest import selftest as judge_variants
 @AS_JSON
 def selftest(seed: int, quick: bool, as_json: bool) -> None:
     """Judges the kit: wrong providers must be killed, legal ones accepted."""
-    from trivet_conformance.selftest.collective import COMM_VARIANTS, comm_figures, judge_comm
+    from trivet_conformance.selftest.collective import COMM_VARIANTS, judge_comm
     from trivet_conformance.selftest.hostile import HOSTILE, hostile_figures, judge_hostile
-    from trivet_conformance.selftest.memory import MEMORY_VARIANTS, judge_memory, memory_figures
+    from trivet_conformance.selftest.legs import leg_figures
+    from trivet_conformance.selftest.memory import MEMORY_VARIANTS, judge_memory
     from trivet_conformance.selftest.mutants import VARIANTS
 
     begin, outcomes, hostile = time.monotonic(), list[Outcome](), list[Outcome]()
@@ -46,7 +47,8 @@ def selftest(seed: int, quick: bool, as_json: bool) -> None:
             hostile.append(outcome)
             bar.update(task, advance=1, description=outcome.name)
     seconds = time.monotonic() - begin
-    found = figures(outcomes, quick=quick) | memory_figures(memory) | comm_figures(comm)
+    found = figures(outcomes, quick=quick) | leg_figures("memory", memory)
+    found |= leg_figures("comm", comm)
     found |= {
         "ok": found["ok"] and all(o.ok for o in (*memory, *comm)),
         "seconds": round(seconds, 1),

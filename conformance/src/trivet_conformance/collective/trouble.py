@@ -87,7 +87,7 @@ def mismatch(here: Here, prefer: Prefer, operation: str, *, check: bool) -> None
 def late(here: Here, prefer: Prefer, operation: str) -> None:
     """A rank that does not come in time: the others say who, in time, and the group has failed."""
     group = here.group(prefer=prefer, timeout=SHORT)
-    call = _call(operation)
+    call = _of_last(group, operation)
     x = given(call, group.rank, group.size).to(here.device)
     if group.rank != group.size - 1:
         error = _raises(
@@ -114,7 +114,7 @@ def slow(here: Here, prefer: Prefer, operation: str) -> None:
 def lost(here: Here, prefer: Prefer, operation: str, how: str, timeout: float) -> str | None:
     """A rank that ends, or is stopped: the others learn it in time, and have what they passed."""
     group = here.group(prefer=prefer, timeout=timeout)
-    call = _call(operation)
+    call = _of_last(group, operation)
     judge(here, group, call, maker(group, call))
     if group.rank == group.size - 1:
         os.kill(os.getpid(), getattr(signal, how))
@@ -156,8 +156,13 @@ def aborted(here: Here, prefer: Prefer, operation: str) -> None:
     after.close()
 
 
-def _call(operation: str, count: int = 5) -> Call:
-    return Call(operation, torch.float32, count, "sum" if "reduce" in operation else "")
+def _call(operation: str, count: int = 5, root: int = 0) -> Call:
+    return Call(operation, torch.float32, count, "sum" if "reduce" in operation else "", root)
+
+
+def _of_last(group: DeviceGroup, operation: str) -> Call:
+    """A call for which every rank needs the last one: it is the root."""
+    return _call(operation, root=group.size - 1)
 
 
 def _ended(group: DeviceGroup, error: CommError) -> None:

@@ -58,8 +58,11 @@ class CommLeg:
         """Operation -> ids of everybody who could make it in a group of so many, best first."""
         table = self.open(self.device).imagine(size)
         return {
-            name: tuple(dict.fromkeys(c.id for c in table.candidates[name])) for name in OPERATIONS
-        }
+            name: tuple(dict.fromkeys(
+                c.id for c in rows if not c.refused or c.claim.on_request
+            ))
+            for name, rows in table.candidates.items()
+        }  # fmt: skip
 
     def compares(self, operation: str, provider: str) -> bool:
         """Whether a method of the plugin claims to see that arguments of ranks differ."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from trivet.capture.buckets import BucketReport, Buckets, Input
 from trivet.capture.device import DeviceCapture
-from trivet.capture.session import boundary
+from trivet.capture.session import boundary, capturing
 from trivet.contracts.device_info import DeviceInfo
 from trivet.memory import DeviceMemory
 
-__all__ = ["BucketReport", "Buckets", "DeviceCapture", "Input", "boundary", "open"]
+__all__ = ["BucketReport", "Buckets", "DeviceCapture", "Input", "boundary", "capturing", "open"]
 
 
 def open(  # noqa: A001  # capture.open

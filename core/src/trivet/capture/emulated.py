@@ -47,6 +47,7 @@ class Recorded:
         self._count = recording.count
         self._inference = torch.is_inference_mode_enabled()
         self._kept = recording.kept()
+        self._held = recording.alive()  # by later segments, through which nothing else holds them
         self._released = False
         self._drop_after_last_use()
         self.nbytes = sum(storage.nbytes() for _, storage in self._kept)
@@ -79,7 +80,7 @@ class Recorded:
     def release(self) -> None:
         """Forget the calls and the tensors."""
         self._released = True
-        self._calls, self._outside, self._kept = [], [], []
+        self._calls, self._outside, self._kept, self._held = [], [], [], []
 
     def _drop_after_last_use(self) -> None:
         done = {number for number, _ in self._kept}
@@ -126,6 +127,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (address := storage_of(tensor)) and address not in outside:
                 found[address] = number, tensor.untyped_storage()
         return list(found.values())
+
+    def alive(self) -> list[Tensor]:
+        """The tensors that were made here and live; their memory is that of ``kept``."""
+        return [tensor for tensor, _ in self._made.items()]
 
     def _stand_in(self, value: Any) -> Any:
         if not isinstance(value, Tensor):

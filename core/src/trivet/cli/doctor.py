@@ -129,6 +129,13 @@ def _operators(screen: Screen, found: dict[str, Any]) -> None:
         )
 
 
+def _collectives(screen: Screen, found: dict[str, Any]) -> None:
+    if found["collectives"]:
+        screen.heading("Collectives of two ranks on this machine (trivet comm table has more)")
+        rows = [(row["provider"], ", ".join(row["operations"])) for row in found["collectives"]]
+        screen.table(("provider", "makes"), rows)
+
+
 def _settings(screen: Screen, found: dict[str, Any]) -> None:
     if not found["settings"]:
         return
@@ -163,7 +170,8 @@ def _problems(screen: Screen, found: dict[str, Any]) -> None:
 
 
 _SECTIONS: Final[tuple[Callable[[Screen, dict[str, Any]], None], ...]] = (
-    _versions, _plugins, _device, _memory, _defaults, _operators, _settings, _commands, _problems,
+    _versions, _plugins, _device, _memory, _defaults, _operators, _collectives, _settings,
+    _commands, _problems,
 )  # fmt: skip
 
 

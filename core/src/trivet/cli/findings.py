@@ -43,6 +43,7 @@ KEYS: Final = {
     "settings": "[{name, value, source}]",
     "unknown_variables": "[{name, near}], TRIVET_ names that mean nothing",
     "memory": "{total_bytes, free_bytes, ..., source}, or null",
+    "collectives": "[{provider, operations}], of two ranks on one machine",
     "commands": "[{name, dist, error}], commands of other packages",
 }
 """Keys of the document, in order."""
@@ -84,7 +85,7 @@ class _Examination:
         self.found: dict[str, Any] = {
             "versions": _versions(), "plugins": [], "auto": _auto(None, ""), "device": None,
             "defaults": [], "operators": [], "refused": [], "unmet": [], "settings": [],
-            "unknown_variables": [], "memory": None, "commands": [],
+            "unknown_variables": [], "memory": None, "collectives": [], "commands": [],
         }  # fmt: skip
 
     def run(self, *, isolate: bool, seconds: float) -> dict[str, Any]:
@@ -219,6 +220,7 @@ class _Examination:
             for source, count in forced.items()
         ]
         self.found["memory"] = self._attempt(lambda: self._memory(one))
+        self.found["collectives"] = self._attempt(lambda: _collectives(one)) or []
 
     def _memory(self, one: Device) -> dict[str, object] | None:
         try:
@@ -247,6 +249,17 @@ def _versions() -> dict[str, object]:
         "torch": str(torch.__version__),
         "platform": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _collectives(one: Device) -> list[dict[str, object]]:
+    """Who makes which operations of a group, by the first candidate for each."""
+    from trivet.collectives.explaining import first
+
+    table = one.collectives.imagine(2)
+    found: dict[str, list[str]] = {}
+    for operation in table.candidates:
+        found.setdefault(first(table, operation), []).append(operation)
+    return [{"provider": provider, "operations": names} for provider, names in found.items()]
 
 
 def _auto(one: Device | None, error: str) -> dict[str, str]:

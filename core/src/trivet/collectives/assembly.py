@@ -14,18 +14,20 @@ import torch
 
 from trivet import settings
 from trivet.collectives import lock as locks
-from trivet.collectives.agreement import FAILED, Agreement, Record, prefixed
-from trivet.collectives.candidates import LOG, Candidate, Source, candidates, group_facts
+from trivet.collectives.agreement import FAILED, Agreement, Record
+from trivet.collectives.candidates import Candidate, Source, candidates, group_facts
 from trivet.collectives.composed import Composed
 from trivet.collectives.diagnosis import Diagnosis
-from trivet.collectives.health import Health, meaning
+from trivet.collectives.health import Health
+from trivet.collectives.hierarchical import Hierarchical
 from trivet.collectives.launch import Launcher
+from trivet.collectives.making import choices_of, make
+from trivet.collectives.nested import Inner
 from trivet.collectives.place import ended, member
 from trivet.collectives.recorder import Recorder
-from trivet.collectives.stock import stock_class
+from trivet.collectives.stock import Gloo, stock_class
 from trivet.collectives.table import Table, digest
 from trivet.contracts.collectives import (
-    Closable,
     Group,
     Member,
     Store,
@@ -137,11 +139,13 @@ def assemble(plan: Plan, parts: Brought) -> Launcher:
     def start_part(*arguments: Any) -> Any:
         return launcher[0].parts(*arguments)
 
-    sources = sources_of(parts, plan.backend_name, plan.backend, start_part)
+    sources = sources_of(
+        parts, plan.backend_name, plan.backend, start_part, Inner(plan.policy, exportable)
+    )
     agreement.lost = lambda: ended(group)
     found = _choose(plan, group, sources, agreement, exportable)
     choices = choices_of(group, plan.determinism, found)
-    sessions, refused = _make(group, found, plan.store, agreement, health)
+    sessions, refused = make(group, found, plan.store, agreement, health)
     _only_one_symmetric(found, sessions)
     table = Table(health.where, found, group_facts(group, exportable))
     recorder = Recorder(group, health, plan.policy.settings.comm_dump)
@@ -159,8 +163,13 @@ def sources_of(
     backend_name: str,
     backend: Any = None,
     start_part: Callable[..., Any] = lambda: None,
+    inner: Inner | None = None,
 ) -> list[Source]:
-    """Every provider class in default order: plugins', the backend of torch, compositions."""
+    """Every provider class in default order: plugins', the backend of torch, compositions.
+
+    Gloo knows nothing of machines: where plugins bring something for those of one machine, what is
+    composed of that comes before it.
+    """
     stock = stock_class(backend_name)
 
     def make_stock(group: Group, _: Store) -> object:
@@ -169,10 +178,17 @@ def sources_of(
     def compose(group: Group, _: Store) -> object:
         return Composed(group, start_part)
 
+    def make_hierarchy(group: Group, store: Store) -> object:
+        given = inner or Inner(Policy(settings.read()))
+        return Hierarchical(group, store, parts.sources, given)
+
+    own = version("trivet")
+    by_machine = [Source(COMPOSED, Hierarchical, make_hierarchy, own)]
     return [
         *parts.sources,
+        *(by_machine if parts.sources and stock is Gloo else []),
         Source(STOCK, stock, make_stock, torch.__version__, backend_name),
-        Source(COMPOSED, Composed, compose, version("trivet")),
+        Source(COMPOSED, Composed, compose, own),
     ]
 
 
@@ -254,24 +270,6 @@ def _choose(
     return found
 
 
-def choices_of(
-    group: Group, determinism: Sequence[str], found: Mapping[str, Sequence[Candidate]]
-) -> dict[str, Any]:
-    """What decides every choice of a group, as plain values."""
-    candidates_for = {
-        f"candidates for {operation}": [c.to_json() for c in rows if not c.refused]
-        for operation, rows in found.items()
-    }
-    return {
-        "trivet": version("trivet"),
-        "torch": torch.__version__,
-        "size": group.size,
-        "hosts": group.hosts,
-        "determinism": list(determinism),
-        **candidates_for,
-    }
-
-
 def _document(
     plan: Plan, choices: Mapping[str, Any], locked: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -310,65 +308,6 @@ def _differing(a: Any, b: Any) -> tuple[str, str]:
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(str(row["provider"]) for row in rows)) or "nobody"
-
-
-def _make(
-    group: Group,
-    found: Mapping[str, Sequence[Candidate]],
-    store: Store,
-    agreement: Agreement,
-    health: Health,
-) -> tuple[list[tuple[str, object]], list[str]]:
-    """Make every provider that has anything to do here; all members make the same ones.
-
-    One that cannot be made on some rank is given up on all of them, with the reason.
-
-    Returns:
-        What was made, by plugin, in order; and a sentence for each that was given up.
-    """
-    wanted: dict[type, list[Candidate]] = {}
-    for rows in found.values():
-        for one in rows:
-            if not one.refused:
-                wanted.setdefault(one.source.provider, []).append(one)
-    sessions: list[tuple[str, object]] = []
-    refused: list[str] = []
-    for number, (provider, mine) in enumerate(wanted.items()):
-        source = mine[0].source
-        session, why = _try(source, group, prefixed(f"vendor/{number}/", store), health)
-        try:
-            records = agreement.exchange({"operation": "making providers", "why": why})
-        except CommError:
-            _give_up([*sessions, (source.plugin, session)])
-            raise
-        whys = [f"rank {rank}: {r['why']}" for rank, r in enumerate(records) if r["why"]]
-        if whys:
-            _give_up([(source.plugin, session)])
-            reason = "; ".join(whys)
-            refused.append(f"{source.plugin}: {provider.__qualname__} cannot be made: {reason}")
-            LOG.warning("%s: %s", health.where, refused[-1])
-            for one in mine:
-                one.refused = f"it cannot be made: {reason}"
-            continue
-        sessions.append((source.plugin, session))
-        for one in mine:
-            one.function = getattr(session, one.claim.method)
-    return sessions, refused
-
-
-def _try(source: Source, group: Group, store: Store, health: Health) -> tuple[object, str]:
-    try:
-        return source.make(group, store), ""
-    except Exception as error:  # noqa: BLE001 - code of a vendor: named, and told to all ranks
-        said = meaning(error, source.plugin).what
-        LOG.debug("%s: %s", health.where, said, exc_info=error)
-        return None, said
-
-
-def _give_up(sessions: Iterable[tuple[str, object]]) -> None:
-    for _, session in sessions:
-        if isinstance(session, Closable):
-            session.close()
 
 
 def _only_one_symmetric(

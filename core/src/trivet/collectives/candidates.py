@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -113,6 +114,7 @@ def group_facts(group: Group, exportable: Iterable[str]) -> dict[str, Any]:
     return {
         "size": group.size,
         "hosts": group.hosts,
+        "local": max(Counter(member.host for member in group.members).values()),
         "p2p": everywhere,
         "device": group.device.type,
         **{f"memory.{kind}": True for kind in exportable},
@@ -120,7 +122,12 @@ def group_facts(group: Group, exportable: Iterable[str]) -> dict[str, Any]:
 
 
 def candidates(
-    sources: Sequence[Source], policy: Policy, facts: Facts, determinism: Sequence[str]
+    sources: Sequence[Source],
+    policy: Policy,
+    facts: Facts,
+    determinism: Sequence[str],
+    *,
+    nested: bool = False,
 ) -> dict[str, list[Candidate]]:
     """Every claim by operation, best first; those that this group excludes stay in their place.
 
@@ -129,6 +136,7 @@ def candidates(
         policy: order lists and what is forbidden.
         facts: those of the group.
         determinism: levels that reductions must reach.
+        nested: order lists are those of a group around this one, and may name others.
 
     Raises:
         UnknownName: an order list names no operation or provider.
@@ -138,7 +146,8 @@ def candidates(
         for claim in offers_of(source.provider):
             name = f"{source.plugin}/{source.name or claim.name}"
             every[claim.operation].append(Candidate(name, claim, source))
-    _check_names(policy, every)
+    if not nested:
+        _check_names(policy, every)
     for operation, found in every.items():
         key = COLLECTIVES + operation
         ids = list(dict.fromkeys(c.id for c in found))

@@ -35,6 +35,7 @@ COSTS: Final[Mapping[str, str]] = MappingProxyType(
         "messages": "ranks - 1 messages each way",
         "all_to_all_v": "an all_to_all_v of equal pieces",
         "all_gather": "an all_gather of one byte",
+        "hierarchical": "the operation on each machine, then one of n bytes between leaders",
         "unfused": "an all_reduce, then the operator in plain torch",
     }
 )

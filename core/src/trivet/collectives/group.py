@@ -199,6 +199,20 @@ class DeviceGroup(Operations):
         size = 0 if operation in UNSIZED else nbytes
         return explaining.call(self._m.table, operation, dtype, op, size)
 
+    def graph_safe(self, operation: str, x: torch.Tensor, op: str = "sum") -> bool:
+        """Whether who makes such a call may be captured; else ``trivet.capture.boundary`` calls it.
+
+        Args:
+            operation: of the call.
+            x: the tensor whose dtype and bytes decide who makes it.
+            op: of the call.
+        """
+        computes = operation.startswith(("all_reduce", "reduce"))
+        dtype, reduction = (x.dtype, op) if computes else (torch.uint8, "")
+        nbytes = 0 if operation in UNSIZED else x.nbytes
+        claim = self._m.table.find(operation, dtype, reduction, nbytes).claim
+        return claim.graph_safe and not self._m.check
+
     def calls(self) -> dict[str, Any]:
         """The last calls on this rank, oldest first, as ``trivet comm dump`` reads them."""
         return self._m.recorder.document()

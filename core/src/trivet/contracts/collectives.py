@@ -88,6 +88,7 @@ FACTS: Final = {
     "symmetric": "True where out and inp lie in symmetric memory, at the same place on every rank",
     "size": "members of the group",
     "hosts": "machines that they are on",
+    "local": "most members on one machine",
     "p2p": "True where every member reads the memory of every other one directly: its vendor "
     "claims it, and no kept probe (TRIVET_TOPOLOGY) found otherwise",
     "device": "type of the group's torch.device",

@@ -63,7 +63,8 @@ class Wrong(Reduces):
 
 
 class Raises(Through):
-    @provides("all_reduce", domain=[dtype("x", "float32"), one_of("reduction", "sum")])
+    @provides("all_reduce", domain=[dtype("x", "float32"), one_of("reduction", "sum")],
+              graph_safe=True)  # fmt: skip
     def all_reduce(self, out, inp, reduction):
         raise KeyError("bug")
 
@@ -189,6 +190,11 @@ def vendor_that_cannot_open(_dev):
 
 def vendor_that_raises(_dev):
     g = opened(Raises).group(timeout=20)
+    assert g.graph_safe("all_reduce", torch.ones(3))
+    assert not g.graph_safe("all_reduce", torch.ones(3), "max")
+    assert not g.graph_safe("all_gather", torch.ones(3))
+    checked = opened(Raises).group("checked", check=True, timeout=20)
+    assert not checked.graph_safe("all_reduce", torch.ones(3))
     words = "acme/all_reduce raises KeyError: 'bug'"
     ends(lambda: g.all_reduce(torch.ones(3)), CommError, words)
     ends(g.barrier, CommError, "failed before")

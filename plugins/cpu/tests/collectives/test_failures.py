@@ -1,8 +1,9 @@
-"""What happens to a group whose ranks do not do the same; nobody waits for ever."""
+"""What happens to a group whose ranks do not do the same; nobody waits for ever.
+
+Ranks that die, stop, are late or leave are in ``test_soak.py``.
+"""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
@@ -15,28 +16,8 @@ def fails(ranks):
     return lambda body, size, seconds=2.0, **more: ranks(FILE, body, size, seconds=seconds, **more)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("body", ["killed", "killed_in_a_large_operation"])
-def test_a_dead_rank_is_lost(fails, body, size):
-    fails(body, size, dies=(size - 1,))
-
-
 def test_a_dead_sender_is_lost_and_what_it_sent_is_not(fails):
     fails("dead_sender", 2, dies=(1,))
-
-
-def test_a_stopped_rank_is_a_timeout(fails):
-    fails("stopped", 3, dies=(2,))
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_rank_may_be_late_until_the_deadline(fails, size):
-    fails("late", size, seconds=1.0)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_rank_that_left_is_lost(fails, size):
-    fails("raising", size)
 
 
 def test_a_message_that_nobody_takes_is_a_timeout(fails):
@@ -83,17 +64,3 @@ def test_what_one_rank_cannot_no_rank_does(fails, size):
 
 def test_a_rank_that_does_not_come_is_a_timeout(fails):
     fails("one_does_not_come", 3, seconds=1.0)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("body", "dies"),
-    [("killed", True), ("killed_in_a_large_operation", True), ("stopped", True), ("late", False),
-     ("raising", False), ("mismatches", False)],
-)  # fmt: skip
-def test_soak(fails, body, dies):
-    """200 runs each, at random points."""
-    numbers = random.Random(body)  # noqa: S311  # no secret
-    for _ in range(200):
-        size = numbers.choice([2, 3, 4])
-        fails(body, size, dies=(size - 1,) if dies else (), argument=numbers.randrange(1, 60))

@@ -26,7 +26,6 @@ from trivet.errors import (
 from trivet_cpu.collectives import segment
 from trivet_cpu.collectives.shared_memory import SharedMemoryRanks
 
-ARGUMENT = globals()["JOB"]["argument"]
 DEADLINE = globals()["JOB"]["seconds"]
 MARGIN = 8.0  # a machine that does much else
 
@@ -62,71 +61,6 @@ def run_some(ranks, count):
         x = torch.full((1 + 5000 * (n % 7),), float(ranks.group.rank))
         ranks.all_reduce(x, x, "sum")
         assert x.eq(sum(range(ranks.group.size))).all()
-
-
-def last_fails(ranks, how):
-    """The last rank does something else after some calls; the others go on until an error."""
-    run_some(ranks, ARGUMENT or 5)
-    if ranks.group.rank == ranks.group.size - 1:
-        how()
-        return None
-    x = ones()
-
-    def forever():
-        while True:
-            ranks.all_reduce(x, x, "max")
-            assert x.eq(1).all()
-
-    return forever
-
-
-def killed(ranks):
-    forever = last_fails(ranks, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    error = raised(forever, PeerLost)
-    assert error.ranks == (ranks.group.size - 1,), error
-    assert "has ended" in str(error)
-    stays_failed(ranks, PeerLost)
-
-
-def killed_in_a_large_operation(ranks):
-    """While the others are somewhere in its phases."""
-    x = ones(2_000_000)
-
-    def forever():
-        while True:
-            ranks.all_reduce(x, x, "max")
-
-    if ranks.group.rank == ranks.group.size - 1:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        forever()
-    raised(forever, PeerLost)
-
-
-def stopped(ranks):
-    forever = last_fails(ranks, lambda: os.kill(os.getpid(), signal.SIGSTOP))
-    error = raised(forever, CommTimeout)
-    assert error.ranks == (ranks.group.size - 1,), error
-    assert "is stopped" in str(error)
-    stays_failed(ranks, CommTimeout)
-
-
-def late(ranks):
-    """Late within the deadline is no error; after it, it is one on both sides."""
-    last = ranks.group.rank == ranks.group.size - 1
-    time.sleep(0.3 if last else 0)
-    run_some(ranks, 3)
-    time.sleep(DEADLINE + 0.5 if last else 0)
-    error = raised(lambda: run_some(ranks, 1), CommTimeout)
-    assert error.ranks == (ranks.group.size - 1,)
-    stays_failed(ranks, CommTimeout)
-
-
-def raising(ranks):
-    """A rank that leaves by an exception closes the group; the others do not wait longer."""
-    forever = last_fails(ranks, ranks.close)
-    if forever:
-        assert raised(forever, PeerLost).ranks == (ranks.group.size - 1,)
-        stays_failed(ranks, PeerLost)
 
 
 def dead_sender(ranks):
