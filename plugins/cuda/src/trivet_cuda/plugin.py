@@ -1,7 +1,4 @@
-"""The hooks of the CUDA plugin; the entry point names this module.
-
-Of collectives it brings how the GPUs are connected: NCCL through ``torch.distributed`` serves.
-"""
+"""The hooks of the CUDA plugin; the entry point names this module."""
 
 from __future__ import annotations
 
@@ -65,11 +62,11 @@ def offered(module: ModuleType) -> Sequence[Callable[..., Any]]:
 
 
 def trivet_collectives(device: DeviceInfo) -> object:
-    """How the GPUs are connected; the operations are NCCL's."""
+    """Kernels over the memory of other GPUs, NCCL, and how the GPUs are connected."""
     del device
-    from trivet_cuda.topology import CudaTopology
+    from trivet_cuda.collectives import parts
 
-    return [CudaTopology()]
+    return parts
 
 
 def trivet_capture(device: DeviceInfo) -> object:
