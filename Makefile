@@ -19,7 +19,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
-DISTS  := core plugins/cpu plugins/triton plugins/cuda plugins/rocm conformance
+DISTS  := core plugins/cpu plugins/triton plugins/cuda plugins/rocm plugins/metal conformance
 META   := $(DISTS:%=%/pyproject.toml)
 NATIVE := $(wildcard plugins/*/hatch_build.py plugins/*/src/*/kernels/*)
 CODE   := $(wildcard core/src/trivet/*.py core/src/trivet/*/*.py core/src/trivet/*/*/*.py docs/decisions/0*.md)

@@ -86,6 +86,26 @@ def test_auto_does_not_choose_between_two_of_our_own(dists: FakeDists):
         auto()
 
 
+@pytest.mark.parametrize("word", ["emulated", "interpreted"])
+def test_auto_takes_no_stand_in_for_hardware(dists: FakeDists, word):
+    dists.add_good("cpu")
+    dists.add(
+        "slow-dist",
+        "slow",
+        f"""
+        from trivet.contracts import DeviceInfo
+        def trivet_devices():
+            return [DeviceInfo("slow", execution="{word}")]
+    """,
+    )
+    resolved, discovery = auto()
+    assert resolved.plugin == "cpu"
+    assert f"slow is {word}" in resolved.reason
+    assert resolve("slow", discovery).plugin == "slow"
+    dists.add_good("fast")
+    assert auto()[0].plugin == "fast"
+
+
 def test_auto_says_why_it_passed_over_a_broken_accelerator(dists: FakeDists):
     dists.add_good("cpu")
     dists.add("bad-dist", "bad", "raise OSError('libx.so')")

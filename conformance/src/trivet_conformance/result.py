@@ -63,6 +63,10 @@ class Finding:
     worst: Mapping[str, Any] = field(default_factory=dict)
 
 
+_STAND_INS: Final = ("emulated", "interpreted")
+"""Words of devices that a plugin may offer only when asked for."""
+
+
 @dataclass(frozen=True)
 class Result:
     """One line of a report."""
@@ -91,6 +95,8 @@ class Result:
     def repro(self) -> str:
         """The command that repeats this check alone."""
         words = ["trivet-conformance", "run", "--plugin", self.plugin, "--seed", str(self.seed)]
+        if self.execution in _STAND_INS:
+            words += ["--execution", self.execution]
         return shlex.join([*words, "--case", self.id])
 
     def to_json(self) -> dict[str, Any]:

@@ -120,6 +120,13 @@ def test_a_refused_implementation_is_a_problem_with_its_fix(cli, acme):
     assert "Refused implementations" in cli("doctor", code=1).stdout
 
 
+def test_variables_of_an_installed_plugin_are_its_own(cli, acme, monkeypatch):
+    for name in ("TRIVET_ACME_FAST", "TRIVET_ACMEFAST"):
+        monkeypatch.setenv(name, "1")
+    found = cli.json("doctor", code=1)
+    assert [row["name"] for row in found["unknown_variables"]] == ["TRIVET_ACMEFAST"]
+
+
 def test_unknown_variables_are_problems_with_near_misses(cli, monkeypatch):
     monkeypatch.setenv("TRIVET_DEVCE", "x")
     found = cli.json("doctor", code=1)

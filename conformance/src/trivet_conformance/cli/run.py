@@ -13,7 +13,7 @@ from rich.console import Console
 
 from trivet.errors import TrivetError
 from trivet_conformance.cli import claiming
-from trivet_conformance.cli.options import AS_JSON, PLUGIN, progress_bar
+from trivet_conformance.cli.options import AS_JSON, EXECUTION, PLUGIN, progress_bar
 from trivet_conformance.collective import COMM
 from trivet_conformance.collective import OPERATOR as COLLECTIVES
 from trivet_conformance.families import FAMILIES
@@ -59,6 +59,7 @@ class _Shard(click.ParamType):  # type: ignore[type-arg]
 
 @click.command()
 @PLUGIN
+@EXECUTION
 @click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operator.")
 @click.option(
     "--family",
@@ -158,17 +159,19 @@ def _session(options: Options) -> dict[str, Any]:
 
 @click.command()
 @PLUGIN
+@EXECUTION
 @AS_JSON
-def preflight(plugin: str, as_json: bool) -> None:
+def preflight(plugin: str, execution: str, as_json: bool) -> None:
     """Asks whether plugin and device work at all: loading, hooks, copies, fills, comparisons."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            located = locate(plugin, scratch)
+            located = locate(plugin, scratch, execution)
         except TrivetError as error:
             raise click.ClickException(str(error)) from error
-        driver = Driver(Job(located.name, plugin, located.paths, checks_only=True))
+        job = Job(located.name, plugin, located.paths, checks_only=True, execution=execution)
+        driver = Driver(job)
         results = list(driver.run())
     if driver.refused:
         raise click.ClickException(driver.refused)

@@ -75,13 +75,16 @@ class Held:
         if raw.device.type != self.traits.device.type:
             return f"a buffer lies on {raw.device}, the traits say {self.traits.device}"
         start = raw.data_ptr()
-        if start % self.traits.alignment:
+        if self.traits.start_of(raw) % self.traits.alignment:
             return f"a buffer of {nbytes} bytes lies at {start:#x}, not at a multiple of " + str(
                 self.traits.alignment
             )
+        own = nbytes if self.traits.addressed else 1
         for other, _, _ in self._live.values():
-            begin, end = other.data_ptr(), other.data_ptr() + other.numel()
-            if raw is other or (start < end and begin < start + nbytes):
+            # handles are of whole buffers: two of them are equal, or do not meet
+            begin = other.data_ptr()
+            end = begin + (other.numel() if self.traits.addressed else 1)
+            if raw is other or (start < end and begin < start + own):
                 return (
                     f"a buffer of {nbytes} bytes at {start:#x} overlaps a live one of "
                     f"{other.numel()} bytes at {begin:#x}"

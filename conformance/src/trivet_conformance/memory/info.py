@@ -43,7 +43,7 @@ def _info(leg: Leg, bench: Bench) -> str:
     if not isinstance(info, MemoryInfo):
         msg = f"info returns {type(info).__name__}, no MemoryInfo"
         raise Wrong(msg)
-    _numbers(info, [f.name for f in fields(info) if f.name != "source"])
+    _numbers(info, [f.name for f in fields(info) if f.name not in {"source", "unified"}])
     for name in NEVER_NONE:
         if getattr(info, name) == 0:
             msg = f"{name} is 0: a number that nobody knows is None"

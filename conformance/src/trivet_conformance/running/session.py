@@ -46,6 +46,7 @@ class Options:
         shard: (which, of how many), counted from one.
         limit: seconds of one case.
         resume: whether to go on with the report that lies in the folder.
+        execution: the word that the device must have; empty for any.
         in_process: whether plugin code runs in this process: for a debugger.
         waivers: a file of waivers.
     """
@@ -62,6 +63,7 @@ class Options:
     shard: tuple[int, int] = (1, 1)
     limit: float = LIMIT
     resume: bool = False
+    execution: str = ""
     in_process: bool = False
     waivers: Path | None = None
 
@@ -175,7 +177,7 @@ class Session:
 
     def _driven(self, scratch: str) -> Iterator[tuple[Mapping[str, Any] | None, Result]]:
         options = self.options
-        located = locate(options.spec, scratch)
+        located = locate(options.spec, scratch, options.execution)
         self._name = located.name
         job = Job(
             located.name,
@@ -188,6 +190,7 @@ class Session:
             case=options.case,
             shard=options.shard,
             checks_only=options.loads_only,
+            execution=options.execution,
             harness=not (options.families or options.ops or options.case)
             or options.case.startswith("harness/"),
         )
@@ -210,7 +213,7 @@ class Session:
 
     def _in_process(self) -> Iterator[tuple[Mapping[str, Any] | None, Result]]:
         options = self.options
-        whole = subject_of(options.spec)
+        whole = subject_of(options.spec, options.execution)
         self._name = whole.plugin
         subject = whole.only(options.ops) if options.ops else whole
         if options.loads_only:

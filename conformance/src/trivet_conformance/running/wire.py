@@ -34,6 +34,7 @@ class Job:
         case: id of the only check to run.
         shard: (which, of how many), counted from one.
         checks_only: only whether plugin and device work at all.
+        execution: the word that the device must have; empty for any.
         harness: whether calls of an ordinary process are compared, and memory is watched.
     """
 
@@ -48,6 +49,7 @@ class Job:
     case: str = ""
     shard: tuple[int, int] = (1, 1)
     checks_only: bool = False
+    execution: str = ""
     harness: bool = True
 
     def to_json(self) -> dict[str, Any]:

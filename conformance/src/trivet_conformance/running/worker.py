@@ -40,7 +40,7 @@ from trivet_conformance.running.run import (
     told,
 )
 from trivet_conformance.running.wire import TOLD_WHY, Channel, Job, result_to_json
-from trivet_conformance.subject.locating import Located, settle
+from trivet_conformance.subject.locating import Located, executed, settle
 from trivet_conformance.subject.subject import Subject, installed
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -85,7 +85,7 @@ def _work(channel: Channel, job: Job, watch: Telling) -> None:
     if loading.failed:
         channel.send("hello", device={}, groups=[], printed=loading.printed, loaded=False)
         return
-    whole = installed(job.plugin)
+    whole = executed(installed(job.plugin), job.execution)
     watch.subject = subject = whole.only(job.ops) if job.ops else whole
     chosen = [f for f in job.families or FAMILIES if f in FAMILIES]
     places = [place_of(t, f) for t in subject.targets for f in chosen]

@@ -13,6 +13,7 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,13 +47,15 @@ def is_path(spec: str) -> bool:
     return "/" in spec or "\\" in spec or spec.startswith(".") or ".py" in spec
 
 
-def locate(spec: str, folder: str | Path) -> Located:
+def locate(spec: str, folder: str | Path, execution: str = "") -> Located:
     """Finds a plugin from metadata alone; none of its code runs.
 
     Args:
         spec: an installed name, ``reference``, or a path: ``./mydev.py``, ``./dir/mydev``,
             ``./mydev.py:attr``.
         folder: where metadata of a plugin by path may be written; it must outlive the run.
+        execution: the word that the device must have. Where an installed plugin has a module of
+            that name beside its own, as ``PACKAGE.emulated``, that module has the hooks.
 
     Raises:
         PluginNotFound: there is no such plugin; the text says what was looked for.
@@ -60,7 +63,7 @@ def locate(spec: str, folder: str | Path) -> Located:
     if not is_path(spec):
         if spec != REFERENCE:
             discover().line(spec)
-        return Located(spec)
+        return _stand_in(spec, execution, Path(folder)) or Located(spec)
     text, _, attr = spec.partition(":")
     path = _resolved(text)
     root, module = _module(path)
@@ -77,6 +80,28 @@ def locate(spec: str, folder: str | Path) -> Located:
     extends = points.get(EXTENDS_POINTS, {}).get(name, "")
     _describe(Path(folder), name, value, contract, extends)
     return Located(name, (str(root), str(folder)))
+
+
+def _stand_in(name: str, execution: str, folder: Path) -> Located | None:
+    """A plugin whose hooks are those of the module for a word; None where it has none."""
+    if not execution or name == REFERENCE:
+        return None
+    candidate = discover().candidate(name)
+    package = candidate.module.partition(":")[0].rpartition(".")[0]
+    if not package or not _has_module(package, execution):
+        return None
+    value = f"{package}.{execution}"
+    contract, extends = candidate.contract, candidate.extends
+    _describe(folder, name, value, contract, extends, dist=candidate.dist)
+    return Located(name, (str(folder),))
+
+
+def _has_module(package: str, name: str) -> bool:
+    """Whether a package has a module of a name; nothing of it is imported."""
+    top, *inner = package.split(".")
+    spec = find_spec(top)  # of a name without dots it imports nothing
+    places = (spec.submodule_search_locations if spec else None) or ()
+    return any(Path(place, *inner, f"{name}.py").is_file() for place in places)
 
 
 def _same(declared: str, dotted: str, path: Path) -> bool:
@@ -133,11 +158,16 @@ def _points(path: Path, module: tuple[str, ...]) -> Mapping[str, Mapping[str, st
     return {}
 
 
-def _describe(folder: Path, name: str, value: str, contract: str, extends: str) -> None:
-    """Writes what the metadata of an installed plugin would say."""
-    info = folder / f"{name}-0.dist-info"
+def _describe(
+    folder: Path, name: str, value: str, contract: str, extends: str, dist: str = ""
+) -> None:
+    """Writes what the metadata of an installed plugin would say.
+
+    It hides an installed distribution of the same name, ``dist``; by default the plugin's own.
+    """
+    info = folder / f"{re.sub('[-_.]+', '_', dist or name)}-0.dist-info"  # a dash ends the name
     info.mkdir(parents=True, exist_ok=True)
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 0", ""]
+    lines = ["Metadata-Version: 2.1", f"Name: {dist or name}", "Version: 0", ""]
     (info / "METADATA").write_text("\n".join(lines), encoding="utf-8")
     groups = {ENTRY_POINTS: value, CONTRACT_POINTS: contract, EXTENDS_POINTS: extends}
     text = "".join(f"[{g}]\n{name} = {v}\n\n" for g, v in groups.items() if v)
@@ -153,12 +183,25 @@ def settle(located: Located) -> None:
         reset()
 
 
-def subject_of(spec: str) -> Subject:
+def subject_of(spec: str, execution: str = "") -> Subject:
     """The plugin that a specification means, loaded into this process.
 
     Raises:
-        PluginError: there is no such plugin, or it cannot be used.
+        PluginError: there is no such plugin, it cannot be used, or its device has another word.
     """
-    located = locate(spec, tempfile.mkdtemp() if is_path(spec) else "")
+    located = locate(spec, tempfile.mkdtemp() if is_path(spec) or execution else "", execution)
     settle(located)
-    return installed(located.name)
+    return executed(installed(located.name), execution)
+
+
+def executed(subject: Subject, execution: str) -> Subject:
+    """The subject itself, if its device is of that word of execution; empty takes any.
+
+    Raises:
+        PluginNotFound: it is another word.
+    """
+    if execution and subject.execution != execution:
+        msg = f"plugin {subject.plugin!r} has no device that is {execution}: it is "
+        fix = "leave --execution out, or install what that takes"
+        raise PluginNotFound(f"{msg}{subject.execution}", fix=fix)
+    return subject

@@ -18,13 +18,14 @@ from trivet import CONTRACT, __version__
 from trivet.cli.commands import externals
 from trivet.cli.declaration import effective_order
 from trivet.cli.device_name import where
+from trivet.cli.variables import unread_variables
 from trivet.devices import Device, device
 from trivet.errors import PluginBroken, PluginError, TrivetError
 from trivet.plugins import Discovery, Line, Status, discover
 from trivet.plugins.isolate import isolated_report
 from trivet.plugins.verification import REFERENCE
 from trivet.selection import lock
-from trivet.settings import PREFIX, VARIABLES, Settings, read, unknown_variables
+from trivet.settings import PREFIX, VARIABLES, Settings, read
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class _Examination:
         self.problems.setdefault(what, fix)
 
     def _unknown(self) -> None:
-        for name, near in unknown_variables(os.environ).items():
+        for name, near in unread_variables().items():
             self.found["unknown_variables"].append({"name": name, "near": near})
             meant = f"did you mean {' or '.join(near)}? " if near else ""
             self._problem(f"no variable {name} exists", f"{meant}rename or unset it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,8 +10,9 @@ import click
 
 from trivet import __version__
 from trivet.cli.commands import OWN, externals, own
+from trivet.cli.variables import unread_variables
 from trivet.errors import ContractBroken, LockMismatch, NoImplementation, TrivetError
-from trivet.settings import near_misses, unknown_variables
+from trivet.settings import near_misses
 
 FOUND_PROBLEM: Final = 1
 FAILED: Final = 2
@@ -62,7 +62,7 @@ class Program(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command; an error of trivet becomes its message and an exit code."""
-        for name, near in unknown_variables(os.environ).items():
+        for name, near in unread_variables().items():
             meant = f"; did you mean {' or '.join(near)}?" if near else "; trivet doctor lists all"
             click.echo(f"trivet: no variable {name} exists{meant}", err=True)
         with _messages(ctx):

@@ -75,6 +75,8 @@ class Traits:
         zeroed: it is all zeros when allocated.
         exportable: ways in which another process can open it (``"fd"``, ``"ipc"``, ``"shm"``).
         registered: names of communicators that know it.
+        addressed: ``data_ptr`` says where the bytes lie. Else it is a handle of a buffer, and
+            ``alignment`` is kept from the buffer's begin on.
     """
 
     device: torch.device
@@ -85,6 +87,11 @@ class Traits:
     zeroed: bool = False
     exportable: frozenset[str] = frozenset()
     registered: frozenset[str] = frozenset()
+    addressed: bool = True
+
+    def start_of(self, buffer: torch.Tensor) -> int:
+        """What of a buffer is a multiple of ``alignment``: its address, or its place in another."""
+        return buffer.data_ptr() if self.addressed else int(buffer.storage_offset())
 
     def lacks(self, wanted: Mapping[str, object]) -> str:
         """Why a buffer with these traits does not do for somebody; empty where it does.
@@ -130,6 +137,7 @@ class MemoryInfo:
         recommended_bytes: what the maker advises to stay under.
         max_buffer_bytes: the largest single allocation.
         source: where the numbers come from, for a person.
+        unified: it is the host's memory, too: what is copied there frees nothing.
     """
 
     total_bytes: int | None = None
@@ -138,6 +146,7 @@ class MemoryInfo:
     recommended_bytes: int | None = None
     max_buffer_bytes: int | None = None
     source: str = ""
+    unified: bool = False
 
     def to_json(self) -> dict[str, object]:
         """A mapping of plain values."""

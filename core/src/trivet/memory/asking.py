@@ -107,7 +107,7 @@ def _fits(raw: Any, traits: Traits, nbytes: int) -> bool:
         and raw.shape == (nbytes,)
         and raw.is_contiguous()
         and raw.device.type == traits.device.type
-        and raw.data_ptr() % traits.alignment == 0
+        and traits.start_of(raw) % traits.alignment == 0
     )
 
 

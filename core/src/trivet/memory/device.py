@@ -123,7 +123,8 @@ class DeviceMemory:
         from trivet.memory.migrate import Mover
         from trivet.memory.sleep import Sleep
 
-        return Sleep(self.device, mover=Mover(self.provided))
+        me = weakref.ref(self)
+        return Sleep(self.device, mover=Mover(self.provided), unified=lambda: _unified(me()))
 
     def sleep(self, *, keep: Collection[str] = (), discard: Collection[str] = ()) -> int:
         """Gives the memory of tags back until ``wake``; see ``Sleep.sleep``.
@@ -363,6 +364,10 @@ def _answered(what: str, ask: Callable[[], object], kind: type[T]) -> T:
         return found
     msg = f"memory {what} gives {shown(found)}"
     raise PluginBroken(msg, fix=f"an instance of {kind.__name__}")
+
+
+def _unified(memory: DeviceMemory | None) -> bool:
+    return memory is not None and memory.info().unified
 
 
 def _trimmed(memory: DeviceMemory | None, nbytes: int) -> int:

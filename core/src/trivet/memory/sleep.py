@@ -65,12 +65,19 @@ class Sleep:
         device: what is waited for before memory goes.
         host: where contents are copied to; pages of the host when None.
         mover: who copies; torch when None.
+        unified: says whether host and device are one memory, so that what is kept frees nothing.
     """
 
     def __init__(
-        self, device: torch.device, *, host: Buffers | None = None, mover: Mover | None = None
+        self,
+        device: torch.device,
+        *,
+        host: Buffers | None = None,
+        mover: Mover | None = None,
+        unified: Callable[[], bool] = bool,
     ) -> None:
         self._device = device
+        self._unified = unified
         self._host = host or Buffers(HostAllocator())
         self._mover = mover or Mover()
         self._heaps: list[Buffers] = []
@@ -184,7 +191,7 @@ class Sleep:
             discard: tags whose contents are lost.
 
         Returns:
-            Bytes that were given back.
+            Bytes that were given back; what is kept counts only where the host has other memory.
 
         Raises:
             PartialReclaim: some pieces could not; it names them, the others sleep.
@@ -194,6 +201,7 @@ class Sleep:
         if keep & discard or not keep | discard:
             what = f"{sorted(keep & discard)} are both kept and discarded" if keep else "no tag"
             raise MemoryFault(f"sleep was told: {what}", fix="sleep(keep=[...], discard=[...])")
+        unified = bool(keep) and self._unified()
         with self._alone(), _Report("sleep") as report:
             self._wait()
             for thing in self._made:
@@ -208,7 +216,8 @@ class Sleep:
                         kept = piece.tag in keep
                         with report.of(piece.name, piece):
                             self._refuse_loss(piece, kept)
-                            report.nbytes += fall_asleep(piece, self._host, self._mover, keep=kept)
+                            given = fall_asleep(piece, self._host, self._mover, keep=kept)
+                            report.nbytes += 0 if kept and unified else given
                             lost |= set() if kept else {piece.tag}
             finally:
                 self._forget(lost)

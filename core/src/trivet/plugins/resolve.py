@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from trivet.contracts.device_info import DeviceInfo
+from trivet.contracts.device_info import DeviceInfo, Execution
 from trivet.errors import AmbiguousDevice, PluginBroken, PluginNotFound
 from trivet.plugins.discovery import Discovery
 from trivet.plugins.metadata import RESERVED
@@ -118,7 +118,9 @@ def _willing(kind: str, discovery: Discovery) -> tuple[str, ...]:
 
 
 def _automatic(discovery: Discovery, *, strict: bool) -> Resolved:
-    present = [name for name in discovery.usable() if name != EMBEDDED and discovery.devices(name)]
+    usable = [name for name in discovery.usable() if name != EMBEDDED]
+    words = {name: {d.execution for d in discovery.devices(name)} for name in usable}
+    present = [name for name in usable if Execution.HARDWARE in words[name]]
     entitled = [n for n in present if not discovery.candidate(n).own] or present
     if len(entitled) > 1:
         homes = [f"{n} ({discovery.line(n).dist})" for n in entitled]
@@ -154,4 +156,6 @@ def _passed_over(discovery: Discovery, *, strict: bool) -> str:
         if line.faulty and strict:
             raise discovery.failure(line.plugin)
     parts = [f"{ln.plugin} is {ln.status.value} ({ln.reason})" for ln in lines]
+    stand_ins = [info for name in discovery.usable() for info in discovery.devices(name)]
+    parts += [f"{d.kind} is {d.execution}" for d in stand_ins if d.execution != Execution.HARDWARE]
     return f": {'; '.join(parts)}" if parts else ""
