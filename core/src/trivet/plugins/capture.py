@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import IO, TextIO
+from typing import TextIO
 
 LIMIT = 2000
 """Characters of a plugin's output that are kept for the report."""
@@ -32,7 +32,10 @@ def stdout(captured: Captured) -> Iterator[None]:
     Descriptor 1 belongs to the process: what another thread prints meanwhile is captured too,
     and ends up in the report instead of being lost.
     """
-    with _scratch() as file:
+    # in memory where the system can: the first search for a folder of temporary files holds a lock
+    # that a fork in another thread would leave held in the child
+    memory = getattr(os, "memfd_create", None)
+    with os.fdopen(memory("trivet"), "w+b") if memory else tempfile.TemporaryFile() as file:
         saved = _divert(file.fileno())
         buffer = io.StringIO()
         block = threading.get_ident(), saved, sys.stdout
@@ -60,17 +63,6 @@ def after_fork() -> None:
             if saved is not None:
                 os.dup2(saved, 1)
     _open[:] = [block for block in _open if block[0] == threading.get_ident()]
-
-
-def _scratch() -> IO[bytes]:
-    """A file without a name; in memory where the system can.
-
-    The first search for a folder of temporary files holds a lock that a fork in another thread
-    would leave held in the child.
-    """
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("trivet-stdout"), "w+b")
-    return tempfile.TemporaryFile()
 
 
 def _divert(target: int) -> int | None:

@@ -118,9 +118,8 @@ def _willing(kind: str, discovery: Discovery) -> tuple[str, ...]:
 
 
 def _automatic(discovery: Discovery, *, strict: bool) -> Resolved:
-    usable = [name for name in discovery.usable() if name != EMBEDDED]
-    words = {name: {d.execution for d in discovery.devices(name)} for name in usable}
-    present = [name for name in usable if Execution.HARDWARE in words[name]]
+    found = {n: discovery.devices(n) for n in discovery.usable() if n != EMBEDDED}
+    present = [n for n, of in found.items() if Execution.HARDWARE in {d.execution for d in of}]
     entitled = [n for n in present if not discovery.candidate(n).own] or present
     if len(entitled) > 1:
         homes = [f"{n} ({discovery.line(n).dist})" for n in entitled]
