@@ -18,7 +18,7 @@ def test_a_job_that_ends_or_spoils_its_process_costs_only_itself(capfd):
 
 
 def test_a_job_that_hangs_is_ended_and_processes_are_used_again():
-    with Children(1, limit_s=5) as children:
+    with Children(1, limit_s=60) as children:
         before = [answer for _, answer in children.done(tuned_kernels.job, [("a",), ("b",)])]
         children._limit = 0.2
         ((_, hung),) = children.done(tuned_kernels.job, [("hangs",)])

@@ -36,18 +36,20 @@ def stdout(captured: Captured) -> Iterator[None]:
     # that a fork in another thread would leave held in the child
     memory = getattr(os, "memfd_create", None)
     with os.fdopen(memory("trivet"), "w+b") if memory else tempfile.TemporaryFile() as file:
-        saved = _divert(file.fileno())
+        saved = _kept()
         buffer = io.StringIO()
         block = threading.get_ident(), saved, sys.stdout
-        _open.append(block)
+        _open.append(block)  # before descriptor 1 changes, and until it is back: a fork looks here
         try:
+            if saved is not None:
+                os.dup2(file.fileno(), 1)
             with contextlib.redirect_stdout(buffer):
                 yield
         finally:
-            if block in _open:
-                _open.remove(block)
             if saved is not None:
                 os.dup2(saved, 1)
+            _open.remove(block)
+            if saved is not None:
                 os.close(saved)
             file.seek(0)
             native = file.read(LIMIT).decode(errors="replace")
@@ -65,13 +67,11 @@ def after_fork() -> None:
     _open[:] = [block for block in _open if block[0] == threading.get_ident()]
 
 
-def _divert(target: int) -> int | None:
-    """Points descriptor 1 at ``target``; returns a copy of the old one, or None without one."""
+def _kept() -> int | None:
+    """A copy of descriptor 1, once all is written to it; None without one."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         sys.stdout.flush()
     try:
-        saved = os.dup(1)
+        return os.dup(1)
     except OSError:  # started without standard output
         return None
-    os.dup2(target, 1)
-    return saved
