@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from dataclasses import replace
 
-import pytest
 from test_report_views import report, result
 
+import required
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.report.page import page
 from trivet_conformance.result import Status
@@ -56,9 +55,7 @@ def test_the_difference_to_another_run_is_on_the_page(tmp_path):
 def browser():
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        if "chromium" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail("not_run: no chromium")
-        pytest.skip("not_run: no chromium")
+        required.missing("chromium", "no chromium")
     return found
 
 

@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+import required
 from trivet.contracts import DeviceInfo, contiguous, dtype, implements, one_of
 from trivet.errors import DomainError, PluginBroken
 from trivet.kernels import triton as interpreted
 from trivet.kernels.triton.interpreted.numerics import NARROW, convert, truncated
 
-REASON = interpreted.available()
-
 
 @pytest.fixture(scope="module")
 def kernels():
-    if REASON is not True:
-        if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail(f"TRIVET_REQUIRE names triton, but {REASON}")
-        pytest.skip(f"not_run: {REASON}")
+    required.triton()
     import triton_kernels
 
     return triton_kernels

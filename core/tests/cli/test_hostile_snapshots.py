@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import required
 from trivet.cli.memory_plot import levels
 from trivet.memory import DeviceMemory, snapshot
 
@@ -89,7 +90,7 @@ def test_names_that_do_not_print_are_shown_as_escapes(cli, tmp_path, monkeypatch
     assert not set(text) & set("\x1b\x07\u202e\udcff")
     assert "a\\x1b]0;owned" in text
     assert cli.json("memory", "--folder", str(tmp_path))["programs"]
-    if pytest.importorskip("matplotlib"):
+    if required.module("matplotlib"):
         target = tmp_path / "held.svg"
         cli("memory", "--folder", str(tmp_path), "--plot", str(target))
         assert "\\frac{" in target.read_text() or target.stat().st_size

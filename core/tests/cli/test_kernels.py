@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import required
 from trivet.errors import PluginNotFound
 from trivet.kernels.triton import kernel_set
 
@@ -70,7 +71,7 @@ def test_triton_that_is_missing_is_named(monkeypatch):
 
 
 def test_tuning_writes_a_table_and_draws_it(cli, tmp_path):
-    pytest.importorskip("matplotlib")
+    required.module("matplotlib")
     given = ("tune", "--device", "acme", "--rows", "1,4")
     found = cli.json(*given, "--out", "mine", "--picture", "drawn/one.png")
     assert (found["table"], found["arch"], found["complete"]) == ("mine/one.json", "one", True)

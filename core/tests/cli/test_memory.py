@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+import required
 from trivet.cli import memory as command
 from trivet.cli.memory_plot import levels
 from trivet.memory import DeviceMemory, snapshot
@@ -92,7 +93,7 @@ def test_a_time_that_is_none_is_refused(cli, seconds):
 
 
 def test_a_figure_is_drawn(cli, engine, tmp_path):
-    pytest.importorskip("matplotlib")
+    required.module("matplotlib")
     target = tmp_path / "held.svg"
     assert cli("memory", "--plot", str(target)).stdout.strip() == str(target)
     text = target.read_text()

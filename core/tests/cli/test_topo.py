@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import required
 from imagined_machines import mock
 from trivet import topology
 from trivet.cli import topo as command
@@ -95,7 +96,7 @@ def test_a_damaged_file_is_one_message(cli, named):
 
 
 def test_a_picture_is_drawn_and_a_bad_name_is_one_message(cli, named, tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is in the development set-up")
+    required.module("matplotlib")
     cli("topo", "--picture", "links.svg")
     assert (tmp_path / "links.svg").read_text().startswith("<?xml")
     assert "cannot be written" in cli("topo", "--picture", "links.moon", code=2).stderr

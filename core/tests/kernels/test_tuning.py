@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 from dataclasses import replace
 from itertools import count
@@ -12,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import required
 import tuned_kernels
 from trivet.errors import ConfigError, DeclarationError, PluginBroken
-from trivet.kernels.triton import Tuned, available, kernel_set
+from trivet.kernels.triton import Tuned, kernel_set
 from trivet.kernels.triton.kernel_set import Trials, Tunable
 from trivet.kernels.triton.tuning import trials
 from trivet.kernels.triton.tuning.kept import Kept
@@ -186,11 +186,7 @@ def test_shapes_counts_integers_and_nans_are_compared():
 
 
 def test_an_interpreted_config_that_forgets_elements_is_wrong():
-    reason = available()
-    if reason is not True:
-        if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail(f"TRIVET_REQUIRE names triton, but {reason}")
-        pytest.skip(f"not_run: {reason}")
+    required.triton()
     import tuned_triton
 
     who = "tuned_triton", "double", tuned_triton.trial

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import required
 from trivet_cpu import isa
 from trivet_cpu.kernel_library import KERNELS, library
 
@@ -204,9 +205,7 @@ print("raised", len(isa.levels()))
 def test_errors_pass_from_a_library_of_ziglang_through_torch(project, hook, monkeypatch):
     """A second C++ library in the process would end it where torch catches the exception."""
     if importlib.util.find_spec("ziglang") is None:
-        if "ziglang" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail("not_run: no ziglang")
-        pytest.skip("not_run: no ziglang")
+        required.missing("ziglang", "no ziglang")
     monkeypatch.setenv("CXX", f"{sys.executable} -m ziglang c++")
     record, library = hook.build(project)
     assert library is not None, record

@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from trivet.catalogue import operators
+import sampling_calls
+from sampling_calls import OPS, drawn, right
 from trivet.errors import DomainError
 from trivet_cpu.compiled.sampling import (
     penalize_logits,
@@ -16,35 +17,7 @@ from trivet_cpu.compiled.sampling import (
 )
 from trivet_cpu.on_torch import greedy_sampling
 
-OPS = operators()
-LIMITS = [
-    {},
-    {"top_k": 1},
-    {"top_k": 7},
-    {"top_k": 300},
-    {"top_p": 0.2},
-    {"top_p": 0.95},
-    {"min_p": 0.1},
-    {"top_k": 50, "top_p": 0.8, "min_p": 0.02},
-]
-
-
-def drawn(seqs, heat=1.0, **limits):
-    """Arguments of a sampled call, each sequence with a seed and a position of its own."""
-    dtypes = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
-    made = {n: torch.full((seqs,), v, dtype=dtypes[n]) for n, v in limits.items()}
-    made["temperature"] = torch.full((seqs,), heat)
-    made["seed"] = torch.arange(seqs) * 0x9E3779B97F4A7C15 % 2**62 - 2**61
-    made["position"] = torch.arange(seqs) * 77_777_777_777
-    return made
-
-
-def right(chosen, logits, given):
-    """Every choice is one that the declared scores leave open."""
-    wide = {n: v.double() if v.is_floating_point() else v for n, v in given.items()}
-    scores = OPS["sample_token"].budget.scores(logits.double(), **wide)
-    own = scores.upper.gather(1, chosen.unsqueeze(1)).squeeze(1)
-    return bool((own >= scores.lower.amax(1)).all())
+LIMITS = [{}, *sampling_calls.LIMITS]
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)

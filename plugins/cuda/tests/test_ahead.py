@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections import Counter
@@ -12,12 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import required
 from trivet.kernels import triton as layer
 
-if layer.available() is not True:
-    if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-        pytest.fail(f"TRIVET_REQUIRE names triton, but {layer.available()}", pytrace=False)
-    pytest.skip(f"not_run: {layer.available()}", allow_module_level=True)
+required.triton()
 
 from trivet.kernels.triton import ahead, gates, kernel_set
 from trivet.kernels.triton.children import Children

@@ -16,12 +16,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import required
 from trivet.errors import ConfigError
 from trivet_cuda.discovery import __main__ as command
 from trivet_cuda.discovery import judge, recording, this_machine
 from trivet_cuda.discovery.record import arch_flags, gather, nvml_facts
 
-pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is in the development set-up")
+pynvml = required.module("pynvml")
 DATA = Path(__file__).parent / "data"
 RECORDS = {path.stem: json.loads(path.read_text()) for path in sorted(DATA.glob("*.json"))}
 STARTED = [name for name, record in RECORDS.items() if record["nvml"]["start"] is None]

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytest.importorskip("triton")
+import required
+
+required.triton()
 
 from trivet.catalogue import operators
 from trivet.errors import DomainError

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytest.importorskip("triton")
+import required
+
+required.triton()
 
 from trivet.catalogue import operators
 from trivet.contracts.implementation import claims_of

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import required
 import trivet_cuda.topology as module
 from trivet.contracts.topology import PeerCopier, Places, Topology
 from trivet.topology import Part, Plan, advise, from_json, merge
@@ -179,7 +180,7 @@ def test_nvml_is_asked_of_every_pair_and_shut_down(tmp_path):
 
 
 def test_the_stand_in_has_no_function_that_the_binding_lacks():
-    pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is in the development set-up")
+    pynvml = required.module("pynvml")
     names = [n for n in vars(Nvml) if n.startswith("nvml")]
     names.append("nvmlDeviceGetTopologyCommonAncestor")
     assert [n for n in names if not hasattr(pynvml, n)] == []

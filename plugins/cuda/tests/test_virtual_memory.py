@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import required
 from trivet.contracts.memory import Allocator, Exporter, InfoSource, Reclaimer, StatsSource
 from trivet.errors import InvalidBuffer, MemoryFault, OutOfMemory
 from trivet_cuda import memory as package
@@ -29,10 +30,9 @@ MIB = 1 << 20
 def library_path(tmp_path_factory):
     triton = find_spec("triton")
     if triton is None:
-        reason = "not_run: the driver's header comes with Triton, which is not installed here"
-        if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        required.missing(
+            "triton", "the driver's header comes with Triton, which is not installed here"
+        )
     home = Path(triton.origin).parent / "backends" / "nvidia" / "include"
     compiler = shutil.which("cc")
     assert compiler, "the stub is built with a C compiler: install gcc"

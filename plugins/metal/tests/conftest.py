@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
+import required
 from trivet_metal.backend import emulated
 
 
@@ -15,9 +14,7 @@ def emulator():
     """What launches kernels; a skip where nothing compiles, unless metal is required."""
     reason = emulated.available()
     if reason is not True:
-        if "metal" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail(f"TRIVET_REQUIRE names metal, but {reason}")
-        pytest.skip(f"not_run: {reason}")
+        required.missing("metal", reason)
     return emulated
 
 

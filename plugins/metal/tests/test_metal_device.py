@@ -20,7 +20,9 @@ from trivet_metal.status import STATUS
 
 __all__ = ["tiny"]  # a fixture of the engine's own tests
 
-pytestmark = pytest.mark.skipif(this_machine().device is not None, reason="there is a GPU")
+pytestmark = pytest.mark.skipif(
+    this_machine().device is not None, reason="not_run: no emulation beside a GPU"
+)
 
 
 @pytest.fixture

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from trivet.kernels import triton as layer
+import required
 
-if layer.available() is not True:
-    if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-        pytest.fail(f"TRIVET_REQUIRE names triton, but {layer.available()}", pytrace=False)
-    pytest.skip(f"not_run: {layer.available()}", allow_module_level=True)
+required.triton()
 
 from trivet.errors import PluginBroken
 from trivet.kernels.triton import ahead, gates

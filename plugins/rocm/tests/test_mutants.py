@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from trivet.kernels import triton as layer
+import required
 
-if layer.available() is not True:
-    if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-        pytest.fail(f"TRIVET_REQUIRE names triton, but {layer.available()}", pytrace=False)
-    pytest.skip(f"not_run: {layer.available()}", allow_module_level=True)
+required.triton()
 
 from trivet.kernels.triton import Kernel, ahead, gates
 from trivet_rocm.kernel_set import GATES, kernel_set

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import required
 from trivet_cpu.kernel_library import KERNELS
 
 HERE = Path(__file__).resolve().parent
@@ -35,9 +35,7 @@ def program(request, tmp_path_factory):
     missing = [tool for tool in (compiler, *runner) if shutil.which(tool) is None]
     if missing:
         needed = {"hardware": "compiler", "emulated": "aarch64"}[request.param]
-        if needed in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail(f"not_run: no {missing}")
-        pytest.skip(f"not_run: no {missing}")
+        required.missing(needed, f"no {missing}")
     target = tmp_path_factory.mktemp(request.param) / "ranks_program"
     subprocess.run(
         [compiler, *flags(), "-static", f"-I{KERNELS}", f"-DTRIVET_CPU_LEVEL=trivet_cpu_{level}",

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import pytest
 import torch
 
+import required
 from trivet.collectives.assembly import brought, sources_of
 from trivet.collectives.candidates import candidates, group_facts
 from trivet.collectives.table import Table
 from trivet.contracts.collectives import Group, Member
 from trivet.errors import CommUnsupported
-from trivet.kernels import triton as layer
 from trivet.selection.authority import Policy
 from trivet.settings import read
 
-if layer.available() is not True:
-    if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-        pytest.fail(f"TRIVET_REQUIRE names triton, but {layer.available()}", pytrace=False)
-    pytest.skip(f"not_run: {layer.available()}", allow_module_level=True)
+required.triton()
 
 from trivet_cuda import plugin
 from trivet_cuda.collectives import parts, plan

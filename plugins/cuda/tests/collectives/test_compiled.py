@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from trivet.kernels import triton as layer
+import required
 
-if layer.available() is not True:
-    if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-        pytest.fail(f"TRIVET_REQUIRE names triton, but {layer.available()}", pytrace=False)
-    pytest.skip(f"not_run: {layer.available()}", allow_module_level=True)
+required.triton()
 
 from trivet_cuda.assembly import read
 from trivet_cuda.collectives.variants import variants

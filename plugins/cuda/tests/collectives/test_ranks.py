@@ -16,12 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from trivet.kernels import triton as layer
+import required
 
-if layer.available() is not True:
-    if "triton" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-        pytest.fail(f"TRIVET_REQUIRE names triton, but {layer.available()}", pytrace=False)
-    pytest.skip(f"not_run: {layer.available()}", allow_module_level=True)
+required.triton()
 
 HERE = Path(__file__).parent
 OF_TWO = (

@@ -93,11 +93,14 @@ def _tensor(index: int, tensor: Tensor) -> Tensor:
 
 
 def _cast(index: int, numbers: Sequence[float], cast: str) -> bytes:
-    dtype = _CASTS.get(cast)
+    dtype = _CASTS.get(str(cast))
     if dtype is None:
         known = ", ".join(_CASTS)
         raise LaunchError(f"Unsupported cast: {cast} of argument {index}", fix=f"one of {known}")
-    made = torch.tensor(list(numbers)).to(dtype)
+    try:
+        made = torch.tensor(list(numbers)).to(dtype)
+    except (ValueError, RuntimeError, OverflowError) as error:
+        raise LaunchError(f"argument {index} does not fit {cast}: {error}") from error
     return bytes(made.view(torch.uint8).tolist())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import platform
 import subprocess
@@ -178,17 +179,35 @@ def build(compiler: Compiler, request: Request) -> Built:
     key = cache.key_of(request, compiler, _machine_flags(), text)
     with cache.locked(key) as base:
         library, facts = base.with_suffix(".so"), base.with_suffix(".json")
-        if not (library.exists() and facts.exists()):
+        built = _kept(library, facts)
+        if built is None:
             with ThreadPoolExecutor(1) as aside:
                 _build(compiler, request, library, facts, aside)
             cache.prune()
+            built = _kept(library, facts)
         cache.touch(library)
-    data = json.loads(facts.read_text(encoding="utf-8"))
-    kernels = tuple(
-        Entry(**{**one, "parameters": tuple(Parameter(**p) for p in one["parameters"])})
-        for one in data["kernels"]
-    )
-    return Built(library, kernels, tuple(Finding(**one) for one in data["warnings"]))
+    if built is None:
+        raise EmulatorError(f"{library} changed while it was built")
+    return built
+
+
+def _kept(library: Path, facts: Path) -> Built | None:
+    """What the cache holds, or nothing where it is missing or damaged: then it is built again."""
+    try:
+        data = json.loads(facts.read_text(encoding="utf-8"))
+        if data["library"] != _digest(library):
+            return None
+        kernels = tuple(
+            Entry(**{**one, "parameters": tuple(Parameter(**p) for p in one["parameters"])})
+            for one in data["kernels"]
+        )
+        return Built(library, kernels, tuple(Finding(**one) for one in data["warnings"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _build(
@@ -216,11 +235,15 @@ def _build(
             objects = [str(target), *map(str, runtime.result())]
             status, said = run([*compiler.link, "-o", str(path), *objects])
             if status:
-                raise EmulatorError(f"{request.name} cannot be linked: {said}")
+                raise EmulatorError(
+                    f"{request.name} cannot be linked: {said}",
+                    fix=f"if it was linked before, remove {library.parent}/runtime-*.o",
+                )
     with cache.place(facts) as path:
         data = {
             "kernels": [asdict(entry) for entry in translation.kernels],
             "warnings": [one.as_dict() for one in found],
+            "library": _digest(library),
         }
         path.write_text(json.dumps(data), encoding="utf-8")
 

@@ -61,7 +61,13 @@ def key_of(*parts: object) -> str:
 def locked(key: str) -> Iterator[Path]:
     """Holds the lock of a key; gives the path without suffix. Other processes wait meanwhile."""
     base = folder() / key
-    with Path(f"{base}.lock").open("w", encoding="ascii") as file:
+    try:
+        file = Path(f"{base}.lock").open("w", encoding="ascii")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise EmulatorError(
+            f"{base.parent} cannot be used: {error}", fix=f"set {VARIABLE} to another folder"
+        ) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield base
 

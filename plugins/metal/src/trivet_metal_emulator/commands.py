@@ -74,6 +74,13 @@ def _constants(words: Sequence[str]) -> dict[str | int, float]:
     return values
 
 
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"{file} cannot be read: {error}") from error
+
+
 def _compile(
     file: Path,
     include: Sequence[Path],
@@ -81,7 +88,7 @@ def _compile(
     **options: Any,
 ) -> Library:
     return compile_shader(
-        file.read_text(encoding="utf-8"),
+        _text(file),
         name=file.name,
         include=include,
         constants=_constants(constant),
@@ -122,6 +129,7 @@ def run(
     try:
         generator = torch.Generator().manual_seed(seed)
         read = [argument(text, generator) for text in arg]
+        saved = [_saved(word, len(read)) for word in save]
         library = _compile(
             file, include, constant, check=not fast, seed=seed, family=as_, lint=lint
         )
@@ -134,13 +142,12 @@ def run(
             group_size=sizes(group) if group else None,
             arg_casts=casts,
         )
+        for index, path in saved:
+            _save(values[index], path)
     except EmulatorError as error:
         _fail(error, as_json=as_json)
     except AttributeError as error:
         _fail(LaunchError(str(error)), as_json=as_json)
-    for word in save:
-        index, _, path = word.partition("=")
-        _save(values[int(index)], Path(path))
     stats = library.last.as_dict() if library.last else {}
     tensors = [_summary(i, value) for i, value in enumerate(values) if isinstance(value, Tensor)]
     if as_json:
@@ -150,10 +157,22 @@ def run(
     _tell(library, tensors, checked=not fast)
 
 
+def _saved(word: str, count: int) -> tuple[int, Path]:
+    """A buffer and where it goes."""
+    index, _, path = word.partition("=")
+    if not (index.isdecimal() and int(index) < count and path):
+        raise LaunchError(f"{word!r} names no buffer and file", fix="INDEX=FILE.npy")
+    return int(index), Path(path)
+
+
 def _save(value: object, path: Path) -> None:
-    if isinstance(value, Tensor):
-        plain = value.float() if value.dtype is torch.bfloat16 else value  # numpy has no bfloat16
+    if not isinstance(value, Tensor):
+        raise LaunchError(f"{path} is not written: that argument is no tensor")
+    plain = value.float() if value.dtype is torch.bfloat16 else value  # numpy has no bfloat16
+    try:
         np.save(path, plain.numpy())
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be written: {error}") from error
 
 
 def _summary(index: int, tensor: Tensor) -> dict[str, Any]:
@@ -217,7 +236,7 @@ def lint(
     found: list[Finding] = []
     try:
         request = Request(
-            file.read_text(encoding="utf-8"),
+            _text(file),
             file.name,
             checked=True,
             language=family(as_).language,
@@ -274,11 +293,13 @@ def doctor(as_json: bool) -> None:
     """Say which compiler is used, and where built kernels are kept."""
     found = compiler()
     ready = isinstance(found, Compiler)
+    try:
+        kept = str(cache.folder())
+    except EmulatorError as error:
+        _fail(error, as_json=as_json)
     if as_json:
-        _out().print(
-            json.dumps({"ok": ready, "compiler": str(found), "cache": str(cache.folder())})
-        )
+        _out().print(json.dumps({"ok": ready, "compiler": str(found), "cache": kept}))
     else:
         _out().print(f"compiler: {found}" if ready else f"no compiler: {found}")
-        _out().print(f"cache: {cache.folder()}")
+        _out().print(f"cache: {kept}")
     sys.exit(0 if ready else 1)

@@ -52,7 +52,10 @@ def _machine() -> str:
 
 def _clang(command: str, origin: str) -> Compiler | str:
     """That clang, or why it cannot be used."""
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        return f"{command}: {error}"
     if not words or shutil.which(words[0]) is None:
         return f"{command}: there is no such command"
     said = _run([*words, "--version"])

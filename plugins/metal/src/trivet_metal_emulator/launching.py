@@ -155,6 +155,8 @@ def launch(
         raise LaunchError(
             f"{entry.name} reads {', '.join(missing)}, and {len(bound)} arguments were given"
         )
+    if len(bound) > (most := max(names, default=-1) + 1):
+        raise LaunchError(f"{entry.name} has {most} buffers, and {len(bound)} arguments were given")
     layout = _Layout(checked=checked)
     starts = _bind(layout, names, bound)
     tables = []

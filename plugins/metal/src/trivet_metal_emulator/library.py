@@ -20,7 +20,8 @@ from trivet_metal_emulator.translation import Entry
 
 __all__ = ["Kernel", "Library", "compile_shader"]
 
-MOST_ACCESSES = 1 << 33
+MOST_ACCESSES = 1 << 28
+"""A loop without end is stopped within a minute; no kernel on small tensors comes near."""
 
 
 class Kernel:
@@ -166,9 +167,17 @@ def compile_shader(
 
     Raises:
         NoCompiler: nothing can compile here.
-        CompileError: the text is no Metal.
+        CompileError: the text is no Metal, or has no such function constant.
+        LaunchError: an argument is none of those.
         LintError: it compiles here alone.
     """
+    if not isinstance(source, str):
+        raise LaunchError(f"the source is a {type(source).__name__}", fix="the text of a file")
+    if language is not None and language < 100:
+        raise LaunchError(f"language={language} is no version of Metal", fix="310 for 3.1")
+    for place in include:
+        if not Path(place).is_dir():
+            raise LaunchError(f"include={str(place)!r} is no folder")
     chosen = cxx if isinstance(cxx, Compiler) else require(cxx)
     limits = family_of(family)
     listed = tuple(sorted((constants or {}).items(), key=str))

@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 
 from trivet_metal_emulator.dwarf import LineTable
-from trivet_metal_emulator.errors import EmulatorError
+from trivet_metal_emulator.errors import CompileError, EmulatorError
 
 __all__ = ["RawFinding", "RawInterval", "RawRegion", "RawStats", "Runtime"]
 
@@ -96,7 +96,17 @@ class Runtime:
     def __init__(self, path: Path) -> None:
         _math()
         self.path = path
-        self.library = ctypes.CDLL(str(path))
+        try:
+            self.library = ctypes.CDLL(str(path))
+        except OSError as error:
+            missing = str(error).partition("undefined symbol: ")[2]
+            if missing and "trivet_msl" not in missing and not missing.startswith("__"):
+                raise CompileError(
+                    f"{missing} is declared and used, and nothing defines it"
+                ) from error
+            raise EmulatorError(
+                f"{path} cannot be loaded: {error}", fix=f"empty {path.parent}"
+            ) from error
         lib = self.library
         lib.trivet_msl_dispatch.argtypes = [
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, U32,

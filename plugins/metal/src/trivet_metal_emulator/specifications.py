@@ -77,7 +77,10 @@ def argument(
         return numbers(rest), kind
     shape, _, word = rest.partition(":")
     dtype = _DTYPES.get(word or "f32")
-    made = None if dtype is None or not shape else _make(kind, sizes(shape), dtype, generator)
+    try:
+        made = None if dtype is None or not shape else _make(kind, sizes(shape), dtype, generator)
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch's: no such size, no memory
+        raise LaunchError(f"argument {text!r} cannot be made: {error}") from error
     if made is None:
         raise LaunchError(
             f"argument {text!r} is not understood",
@@ -94,7 +97,8 @@ def _make(
     if kind in {"zeros", "ones"}:
         return torch.full(shape, int(kind == "ones"), dtype=dtype)
     if kind == "nan":  # for results: what was not written is seen
-        value = float("nan") if dtype.is_floating_point else torch.iinfo(dtype).max
+        whole = 1 if dtype is torch.bool else None
+        value = float("nan") if dtype.is_floating_point else whole or torch.iinfo(dtype).max
         return torch.full(shape, value, dtype=dtype)
     if kind == "arange":
         count = 1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+import required
 import trivet_metal_emulator as emulator
 
 
@@ -13,8 +12,5 @@ import trivet_metal_emulator as emulator
 def compiler():
     found = emulator.compiler()
     if isinstance(found, str):
-        reason = f"not_run: the Metal emulator has no compiler: {found}"
-        if "metal" in os.environ.get("TRIVET_REQUIRE", "").split(","):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        required.missing("metal", f"the Metal emulator has no compiler: {found}")
     return found

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -129,6 +133,8 @@ def test_arguments_that_share_a_storage_still_do(library):
         ((torch.zeros(3, device="meta"),), {}, "on meta"),
         ((torch.zeros(3),), {}, r"reads y \(buffer 1\)"),
         (tuple(range(40)), {"threads": 1}, "31 buffers"),
+        ((torch.zeros(3),) * 3, {}, "has 2 buffers, and 3"),
+        ((torch.zeros(3), 2**70), {"arg_casts": "int32"}, "does not fit"),
     ],
 )  # fmt: skip
 def test_a_launch_that_cannot_be_is_refused(library, arguments, options, words):
@@ -226,6 +232,52 @@ def test_function_constants_have_values_in_the_emulator_alone():
     )
     library.f(x, torch.full((3,), 2.0))
     assert x.tolist() == [-10, -10, -10]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"constants": {"negative": 1, "zzz": 1}}, "no function constant zzz"),
+        ({"include": ["/no/such/folder"]}, "is no folder"),
+        ({"language": -1}, "no version of Metal"),
+        ({"cxx": "'unbalanced"}, "unbalanced"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(options, words):
+    with pytest.raises(emulator.EmulatorError, match=words):
+        emulator.compile_shader(CONSTANTS, name="constants.metal", **options)
+
+
+def test_what_is_no_text_or_is_nowhere_defined_is_refused():
+    with pytest.raises(emulator.LaunchError, match="NoneType"):
+        emulator.compile_shader(None)
+    text = CONSTANTS.replace("using", "float nowhere(float);\nusing").replace(
+        "x[i] * f", "nowhere(x[i]) * f"
+    )
+    with pytest.raises(emulator.CompileError, match="nowhere"):
+        emulator.compile_shader(text, name="constants.metal")
+
+
+OVERRUN = """#include <metal_stdlib>
+using namespace metal;
+kernel void f(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup_barrier(mem_flags::mem_none);  // each has a stack of its own, the last the highest
+  if (i != 63) return;
+  float a[75000];
+  for (uint k = 0; k < 75000; k += 100) a[k] = k + i;
+  x[i] = a[i * 100];
+}
+"""
+
+
+def test_an_overrun_of_a_stack_changes_no_other_thread():
+    code = (
+        "import torch, trivet_metal_emulator as e\n"
+        f"f = e.compile_shader({OVERRUN!r}, name='o.metal').f\n"
+        "f(torch.zeros(64), threads=64, group_size=64)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
 
 
 def test_the_version_of_the_language_decides():

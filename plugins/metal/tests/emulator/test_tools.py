@@ -123,6 +123,19 @@ def test_a_library_is_built_once(tmp_path, monkeypatch):
     assert other.path != first.path
 
 
+@pytest.mark.parametrize("suffix", [".json", ".so"])
+def test_a_damaged_library_is_built_again(tmp_path, monkeypatch, suffix):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    path = emulator.compile_shader(SCALE, name="scale.metal").path
+    good = path.read_bytes()
+    damaged = path.with_suffix(suffix)
+    cut = damaged.read_bytes()[:40]
+    damaged.unlink()  # the file that is loaded stays as it is
+    damaged.write_bytes(cut)
+    assert emulator.compile_shader(SCALE, name="scale.metal").path == path
+    assert len(path.read_bytes()) == len(good)
+
+
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file" / "below"))
@@ -185,6 +198,27 @@ def test_the_command_runs_a_kernel(file, tmp_path):
     assert told["stats"]["bytes_covered"] == 128
     assert told["buffers"][1]["not_finite"] == 0
     assert saved.stat().st_size > 128
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--save", "9=o.npy"), ("--save", "zz"), ("--save", "2=o.npy"),
+        ("--save", "1=/no/such/folder/o.npy"), ("-a", "zeros:99999999999999"),
+        ("-a", "arange:-4:f32"), ("-a", f"int32:{2**80}"),
+    ],
+)  # fmt: skip
+def test_the_command_refuses_in_one_message(file, words):
+    done = _command("run", file, "scale_half", *RUN, *words)
+    assert done.exit_code == 2, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert not json.loads(done.stdout)["ok"]
+
+
+def test_the_command_is_a_module_too(file):
+    words = [sys.executable, "-m", "trivet_metal_emulator", "list", file]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.stdout.startswith("scale_float: "), done.stderr
 
 
 def test_the_command_tells_a_fault(file):

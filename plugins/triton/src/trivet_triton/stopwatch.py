@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ _FLUSH_BYTES: Final = 256 << 20
 """More than twice the second-level cache of any GPU so far; it also gives the host its lead."""
 
 
-class GraphStopwatch:
+class GraphStopwatch(ABC):
     """A ``trivet.kernels.triton.Stopwatch`` of one device; it allocates 256 MiB when first used.
 
     A vendor's class says what its driver is.
@@ -44,9 +45,9 @@ class GraphStopwatch:
         """The GPU's name and its driver."""
         return {"device": torch.cuda.get_device_name(self._device), "driver": self.driver()}
 
+    @abstractmethod
     def driver(self) -> str:
         """The version of what decides times besides torch and Triton."""
-        raise NotImplementedError
 
     @staticmethod
     def _graph(call: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph:

@@ -5,6 +5,7 @@ using namespace trivet_msl;
 
 extern "C" {
 void* mmap(void*, unsigned long, int, int, int, long);
+int mprotect(void*, unsigned long, int);
 int munmap(void*, unsigned long);
 void* memcpy(void*, const void*, unsigned long);
 void* memset(void*, int, unsigned long);
@@ -44,7 +45,8 @@ static constexpr u32 BELOW = 0;
 
 namespace {
 constexpr u32 LARGEST_GROUP = 1024;
-constexpr u64 STACK = 256ul << 10;
+constexpr u64 STACK = 320ul << 10;
+constexpr u64 GUARD = 64ul << 10;  // a multiple of the page of every system
 
 typedef void Entry(void** buffers, const Ids* ids);
 
@@ -242,6 +244,8 @@ __attribute__((visibility("default"))) int trivet_msl_dispatch(Entry* kernel, vo
     void* p = mmap(nullptr, LARGEST_GROUP * STACK, 3, 0x4022, -1, 0);  // private, anonymous, not reserved
     if (p == (void*)-1) return 0;
     stacks = (char*)p;
+    // an overrun ends the process rather than change a neighbour's variables in silence
+    for (u32 i = 0; i < LARGEST_GROUP; i++) mprotect(stacks + i * STACK, GUARD, 0);
   }
   reset_stacks();
   entry = kernel;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from trivet_metal_emulator.errors import CompileError
 from trivet_metal_emulator.tokens import Token, Tokens, closing
 
 __all__ = ["attributes_of", "collect_attributes", "drop_attributes"]
@@ -23,6 +24,7 @@ def collect_attributes(tokens: Tokens, constants: Mapping[str | int, float]) -> 
     """Makes one token of each `[[...]]`, and gives function constants their values."""
     solid, i = tokens.solid, 0
     defined: dict[str, bool] = {}
+    known: set[str | int] = set()
     while i + 1 < len(solid):
         if solid[i].text == "[" and solid[i + 1].text == "[" and solid[i].kind == "mark":
             end = closing(tokens, i)
@@ -32,11 +34,15 @@ def collect_attributes(tokens: Tokens, constants: Mapping[str | int, float]) -> 
                 token.drop()
             constant = _CONSTANT.fullmatch(pieces[0])
             if constant:
+                known |= {solid[i - 1].text, int(constant[1])}
                 _define(solid, i, int(constant[1]), constants, defined)
             else:
                 solid[i].kind, solid[i].text = ATTRIBUTE, _SEPARATOR.join(pieces)
             i = end
         i += 1
+    if unknown := set(constants) - known:
+        listed = ", ".join(sorted(map(str, unknown)))
+        raise CompileError(f"there is no function constant {listed}")
     tokens.refresh()
     _answer_defined(tokens, defined)
 
