@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -15,13 +17,17 @@ from trivet_conformance import memory
 from trivet_conformance.cli.program import main
 from trivet_conformance.families import FAMILIES
 from trivet_conformance.judging.truth import Bench
-from trivet_conformance.memory import CORE, MEMORY, Leg
+from trivet_conformance.memory import CORE, MEMORY, Leg, ownership
 from trivet_conformance.report.verdict import in_order, why_not
 from trivet_conformance.result import BAD, Status
 from trivet_conformance.running.run import Watch, every_check, memory_places, run, steps
 from trivet_conformance.selftest.legs import leg_figures
 from trivet_conformance.selftest.memory import MEMORY_VARIANTS, judge_memory, variant_leg
-from trivet_conformance.selftest.memory.legal import counts_alone, migrator_alone
+from trivet_conformance.selftest.memory.legal import (
+    counts_alone,
+    everything_over_one_mapping,
+    migrator_alone,
+)
 from trivet_conformance.subject.leg import leg_of
 from trivet_conformance.subject.subject import references
 
@@ -236,3 +242,24 @@ def test_the_command_runs_and_lists_them(tmp_path):
     assert rows["memory"]["brings"] == []
     assert rows["levels"]["memory.stream"] == "L2"
     assert "memory.allocate" in rows["suite"]["families"]
+
+
+class Ring:
+    """What only the collector ends."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_what_earlier_checks_left_to_the_collector_is_not_the_next_ones():
+    left = WeakSet()
+
+    class CountsTensorsToo(everything_over_one_mapping):
+        def stats(self):
+            own = super().stats()
+            return replace(own, allocated_bytes=own.allocated_bytes + 4096 * len(left))
+
+    leg = Leg("acme", CPU, CountsTensorsToo())
+    left.add(Ring())
+    ownership.finaliser(leg, Bench(0, quick=True))
+    assert not left
